@@ -22,9 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,14 +30,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-import benchmarks.fork_credit.envs
+from benchmarks import curves
 from benchmarks.fork_credit.report import tokens_to
 from benchmarks.fork_credit.runs import FAMILIES
 from textenvs.messages import Messages
 from textenvs.privileged import Privilege, with_privileged
-from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 SHARE = 0.8  #: of the expert's score
+KEY = ("family", "method", "seed")  #: of a run, in its line of the results
 CONTEXTS: dict[str, Privilege] = {"clarify": "goal", "collab-math": "goal", "service-desk": "expert"}
 METHODS = {
     "rl": (),
@@ -51,21 +48,12 @@ METHODS = {
 #: Of the policy to start from: episodes and the share of careless replies where it sees no privileged text.
 EPISODES, CARELESS = 3000, 0.85
 START = ("sft.batch_size=32", "sft.lr=2e-3", "sft.steps=1500")
-COMMON = ("trainer.threads=1", "model.device=cpu")
-TRAIN = (
-    *("engine.threads=1", "trainer.logger=[jsonl,console]", "actor.lr=2e-4", "actor.lr_schedule=constant"),
-    *("actor.lr_warmup_steps=0", "actor.mini_batches=1", "rollout.groups_per_batch=32", "rollout.n=2"),
-    *("data.val_size=96", "trainer.keep_last_n=1", "trainer.keep_rollouts=0", "warm_start.enable=false"),
-)
-
-
-def env_of(family: str) -> str:
-    return f"env.id={benchmarks.fork_credit.envs.__name__}:fork-credit/{family}-v0"
+TRAIN = (*curves.SETTINGS, "actor.lr=2e-4", "warm_start.enable=false")
 
 
 def states(family: str, seed: int, episodes: int) -> Iterator[tuple[Messages, Messages, str, str]]:
     """Yield states of episodes with careless and good replies: as policy and teacher see them, and both replies."""
-    env: Any = gymnasium.make(f"fork-credit/{family}-v0").unwrapped
+    env: Any = gymnasium.make(FAMILIES[family].env[0].removeprefix("env.id=")).unwrapped
     for number in range(episodes):
         rng = np.random.default_rng((seed, number))
         observation, _ = env.reset(seed=int(rng.integers(2**31)))
@@ -93,7 +81,8 @@ def start_of(family: str, seed: int, options: argparse.Namespace) -> Path:
         rng = np.random.default_rng(seed)
         rows = []
         for policy_view, teacher_view, good, careless in states(family, seed, options.episodes):
-            rows += [row_of_file(teacher_view, good), row_of_file(policy_view, careless if rng.random() < CARELESS else good)]
+            reply = careless if rng.random() < CARELESS else good
+            rows += [row_of_file(teacher_view, good), row_of_file(policy_view, reply)]
         (folder / "states.jsonl").write_text("\n".join(rows), encoding="utf-8")
         sft(family, seed, folder, folder / "states.jsonl", *START, *options.start)
     return folder / "model"
@@ -101,40 +90,37 @@ def start_of(family: str, seed: int, options: argparse.Namespace) -> Path:
 
 def sft(family: str, seed: int, folder: Path, file: Path, *words: str) -> float:
     """Train on demonstrations; return the seconds of the command."""
-    common = (*COMMON, env_of(family), f"trainer.seed={seed}", f"sft.files={file}", "trainer.logger=[jsonl,console]")
+    common = ("trainer.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]", *FAMILIES[family].env)
+    common += (f"trainer.seed={seed}", f"sft.files={file}")
     context = next(word for word in FAMILIES[family].common if word.startswith("engine.max_context"))
     length = f"sft.max_context={4 * int(context.partition('=')[2])}"
     began = time.perf_counter()
-    call("trainers.sft", *common, length, f"trainer.default_local_dir={folder}", *words)
+    curves.call("trainers.sft", *common, length, f"trainer.default_local_dir={folder}", *words)
     return time.perf_counter() - began
-
-
-def call(module: str, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", module, *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def run(family: str, method: str, seed: int, options: argparse.Namespace) -> None:
     """Make a run, or the rest of it, and save its line of the results."""
     folder, start = options.folder / f"{family}-{method}-{seed}", start_of(family, seed, options)
-    words = (env_of(family), *FAMILIES[family].common, *COMMON, *TRAIN, *options.overrides)
+    words = (*FAMILIES[family].env, *FAMILIES[family].common, *TRAIN, *options.overrides)
     place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
     row: dict[str, Any] = {"family": family, "method": method, "seed": seed, "overrides": options.overrides}
     if method == "sft":
-        if not (folder / METRICS_FILE).exists():
+        if not curves.measured(folder):
             model = sft_of_same_seconds(family, seed, start, options)
-            call("trainers.ppo", *words, *place, f"model.path={model}", "trainer.val_only=true")
-        save(row | {"curve": curve_of(folder)[0]}, options.results)
+            curves.call("trainers.ppo", *words, *place, f"model.path={model}", "trainer.val_only=true")
+        curves.save(row | {"curve": curves.curve_of(folder)[0]}, options.results, KEY)
         return
     more = METHODS[method]
     more += (f"actor.distill.context={CONTEXTS[family]}",) if more else ()
     often = (f"trainer.test_freq={options.every}", f"trainer.save_freq={options.every}")
     length = f"trainer.total_iterations={options.iterations}"
     try:
-        call("trainers.ppo", *words, *place, f"model.path={start}", *often, length, *more)
+        curves.call("trainers.ppo", *words, *place, f"model.path={start}", *often, length, *more)
     finally:  # what an interrupted run has measured is there, too
-        if (folder / METRICS_FILE).exists():
-            curve, kl, seconds = curve_of(folder)
-            save(row | {"curve": curve, "teacher_kl": kl, "seconds": round(seconds, 1)}, options.results)
+        if curves.measured(folder):
+            curve, reported, seconds = curves.curve_of(folder, "teacher_kl")
+            curves.save(row | {"curve": curve, **reported, "seconds": round(seconds, 1)}, options.results, KEY)
 
 
 def sft_of_same_seconds(family: str, seed: int, start: Path, options: argparse.Namespace) -> Path:
@@ -142,7 +128,7 @@ def sft_of_same_seconds(family: str, seed: int, start: Path, options: argparse.N
 
     The time of a step is measured by two short trainings. RuntimeError: there is no such run yet.
     """
-    done = [row for row in saved(options.results) if (row["family"], row["method"]) == (family, "distill")]
+    done = [row for row in curves.saved(options.results) if (row["family"], row["method"]) == (family, "distill")]
     seconds = next((row["seconds"] for row in done if row["seed"] == seed), None)
     if seconds is None:
         raise RuntimeError(f"sft needs the seconds of distill on {family} with seed {seed}: run that method first")
@@ -160,40 +146,10 @@ def sft_of_same_seconds(family: str, seed: int, start: Path, options: argparse.N
     return folder / "model"
 
 
-def curve_of(folder: Path) -> tuple[list[list[float]], list[float], float]:
-    """Return a run's validations as ``[sampled tokens, score]``, the KL to its teacher, and the seconds of training."""
-    curve, tokens, kl, seconds = list[list[float]](), 0, list[float](), 0.0
-    for _, metrics in read_jsonl(folder / METRICS_FILE):
-        tokens += int(metrics.get("perf/sampled_tokens", 0))
-        seconds += float(metrics.get("time/iteration_s", 0.0))
-        if "val/reward" in metrics:
-            curve.append([tokens, round(metrics["val/reward"], 4)])
-        if "actor/teacher_kl" in metrics:
-            kl.append(round(metrics["actor/teacher_kl"], 4))
-    return curve, kl, seconds
-
-
-def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["family"], row["method"], row["seed"]
-
-
-def save(row: dict[str, Any], path: Path) -> None:
-    """Put a run's line into the results, in the place of its last one."""
-    others = [other for other in saved(path) if key_of(other) != key_of(row)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
-    unfinished.replace(path)
-
-
-def saved(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print a line for each run."""
     print(f"family        method   seed  tokens to {SHARE:.0%}  score           KL to the teacher  seconds")
-    for row in sorted(rows, key=key_of):
+    for row in sorted(rows, key=lambda row: [row[name] for name in KEY]):
         if not row["curve"]:
             continue
         reached = tokens_to(row, SHARE)
@@ -222,12 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", action="store_true", help="print the results that are there")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args(arguments)
+    for name, known in (("families", CONTEXTS), ("methods", METHODS)):
+        if unknown := set(getattr(options, name)) - set(known):
+            parser.error(f"--{name}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if not options.report:
         for family in options.families:
             for seed in options.seeds:
                 for method in options.methods:
                     run(family, method, seed, options)
-    report(saved(options.results))
+    report(curves.saved(options.results))
     return 0
 
 

@@ -19,36 +19,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import curves
 from benchmarks.fork_credit.report import tokens_to
-from benchmarks.fork_credit.runs import FAMILIES, make_start, missing_start
-from benchmarks.fork_credit.runs import Start as StartOf
-from trainers.report.loggers import METRICS_FILE, read_jsonl
+from benchmarks.fork_credit.runs import FAMILIES
 
 #: By family: the learning rate.
 CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4"}
-SETTINGS = (
-    *("trainer.threads=1", "engine.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]"),
-    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
-    *("rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=96", "trainer.keep_last_n=1"),
-    "trainer.keep_rollouts=0",
-)
 #: What a run reports of its observations, by the last part of the metric's name.
 REPORTED = ("observation_nll", "observation_gradient", "observation_share")
-
-
-def start_of(family: str, seed: int, folder: Path) -> Path:
-    """Return the policy that the runs of a seed start from, made unless it is there."""
-    while (missing := missing_start(family, seed, folder)) is not None:
-        make_start(missing, folder)
-    return StartOf(family, seed).path(folder)
 
 
 def arguments_of(family: str, weight: float, options: argparse.Namespace) -> list[str]:
@@ -56,46 +38,22 @@ def arguments_of(family: str, weight: float, options: argparse.Namespace) -> lis
     often = (f"trainer.test_freq={options.every}", f"trainer.save_freq={options.every}")
     length = f"trainer.total_iterations={options.iterations}"
     own = (*FAMILIES[family].env, *FAMILIES[family].common, f"actor.lr={CHOSEN[family]}")
-    return [*own, *SETTINGS, *often, length, f"actor.observation_loss={weight:g}", *options.overrides]
-
-
-def row_of(family: str, weight: float, seed: int, folder: Path) -> dict[str, Any]:
-    """Return what a run has measured so far: its curve, of ``[sampled tokens, score]``, and its observations."""
-    curve, tokens, reported = list[list[float]](), 0, {name: list[float]() for name in REPORTED}
-    for _, metrics in read_jsonl(folder / METRICS_FILE):
-        tokens += int(metrics.get("perf/sampled_tokens", 0))
-        if "val/reward" in metrics:
-            curve.append([tokens, round(metrics["val/reward"], 4)])
-        for name, values in reported.items():
-            if f"actor/{name}" in metrics:
-                values.append(round(metrics[f"actor/{name}"], 4))
-    row: dict[str, Any] = {"family": family, "weight": weight, "seed": seed, "curve": curve}
-    return {**row, "tokens": tokens_to(row) if curve else None, **reported}
+    return [*own, *curves.SETTINGS, *often, length, f"actor.observation_loss={weight:g}", *options.overrides]
 
 
 def run(family: str, weight: float, seed: int, options: argparse.Namespace) -> None:
     """Make a run, or the rest of it, and save its line of the results."""
     folder = options.folder / f"{family}-{weight:g}-{seed}"
-    command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
-    command += [f"model.path={start_of(family, seed, options.starts)}", *arguments_of(family, weight, options)]
+    place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
+    start = f"model.path={curves.start_of(family, seed, options.starts)}"
     try:
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        curves.call("trainers.ppo", *place, start, *arguments_of(family, weight, options))
     finally:  # what an interrupted run has measured is there, too
-        if (folder / METRICS_FILE).exists():
-            save(row_of(family, weight, seed, folder) | {"overrides": options.overrides}, options.results)
-
-
-def save(row: dict[str, Any], path: Path) -> None:
-    """Put a run's line into the results, in the place of its last one."""
-    others = [other for other in saved(path) if any(other[key] != row[key] for key in ("family", "weight", "seed"))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
-    unfinished.replace(path)
-
-
-def saved(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        if curves.measured(folder):
+            curve, reported, _ = curves.curve_of(folder, *REPORTED)
+            row = {"family": family, "weight": weight, "seed": seed, "curve": curve}
+            row |= {"tokens": tokens_to(row) if curve else None, **reported, "overrides": options.overrides}
+            curves.save(row, options.results, ("family", "weight", "seed"))
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:
@@ -133,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.report:
         for family, seed, weight in itertools.product(options.families, options.seeds, options.weights):
             run(family, weight, seed, options)
-    report(saved(options.results))
+    report(curves.saved(options.results))
     return 0
 
 

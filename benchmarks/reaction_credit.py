@@ -20,88 +20,48 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import curves
 from benchmarks.fork_credit.report import tokens_to
-from benchmarks.fork_credit.runs import FAMILIES, make_start, missing_start
-from benchmarks.fork_credit.runs import Start as StartOf
-from benchmarks.observation_loss import saved
-from trainers.report.loggers import METRICS_FILE, read_jsonl
+from benchmarks.fork_credit.runs import FAMILIES
 
 #: The arms, with their value of `algorithm.reaction_credit.control`; `off` has no credit.
 ARMS = {"off": None, "true": "none", "shuffled": "shuffled", "reversed": "reversed"}
 #: The learning rates are those that `benchmarks.fork_credit` found for these environments.
 RATES = {"service-desk": "actor.lr=2e-4", "clarify": "actor.lr=2e-4"}
-SETTINGS = (
-    *("trainer.threads=1", "engine.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]"),
-    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
-    *("rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=96", "trainer.keep_last_n=1"),
-    "trainer.keep_rollouts=0",
-)
 #: What a run reports of its users' moves, by the last part of the metric's name.
 REPORTED = ("reaction_agreement", "reaction_agreement_low", "reaction_agreement_high", "reaction_size")
-
-
-def start_of(family: str, seed: int, folder: Path) -> Path:
-    """Return the policy that the runs of a seed start from, made unless it is there."""
-    while (missing := missing_start(family, seed, folder)) is not None:
-        make_start(missing, folder)
-    return StartOf(family, seed).path(folder)
 
 
 def arguments_of(family: str, arm: str, options: argparse.Namespace) -> list[str]:
     """Return the overrides of a run, but for its seed, its policy and its folder."""
     often = (f"trainer.test_freq={options.every}", f"trainer.save_freq={options.every}")
-    env = (f"env.id=benchmarks.fork_credit.envs:fork-credit/{family}-v0", *FAMILIES[family].common, RATES[family])
+    env = (*FAMILIES[family].env, *FAMILIES[family].common, RATES[family])
     credit = []
     if (control := ARMS[arm]) is not None:
         credit = [f"algorithm.reaction_credit.weight={options.weight:g}"]
         credit += [f"algorithm.reaction_credit.control={control}"] * (control != "none")
     length = f"trainer.total_iterations={options.iterations}"
-    return [*SETTINGS, *env, *often, length, *credit, *options.overrides]
-
-
-def row_of(family: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Return what a run has measured so far: its curve, of ``[sampled tokens, score]``, and its users' moves."""
-    curve, tokens, reported = list[list[float]](), 0, {name: list[float]() for name in REPORTED}
-    for _, metrics in read_jsonl(folder / METRICS_FILE):
-        tokens += int(metrics.get("perf/sampled_tokens", 0))
-        if "val/reward" in metrics:
-            curve.append([tokens, round(metrics["val/reward"], 4)])
-        for name, values in reported.items():
-            if f"actor/{name}" in metrics:
-                values.append(round(metrics[f"actor/{name}"], 4))
-    row: dict[str, Any] = {"family": family, "arm": arm, "seed": seed, "curve": curve}
-    return {**row, "tokens": tokens_to(row) if curve else None, **reported}
+    return [*curves.SETTINGS, *env, *often, length, *credit, *options.overrides]
 
 
 def run(family: str, arm: str, seed: int, options: argparse.Namespace) -> None:
     """Make a run, or the rest of it, and save its line of the results."""
     folder = options.folder / f"{family}-{arm}-{seed}"
-    command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
-    command += [f"model.path={start_of(family, seed, options.starts)}", *arguments_of(family, arm, options)]
+    place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
+    start = f"model.path={curves.start_of(family, seed, options.starts)}"
     try:
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        curves.call("trainers.ppo", *place, start, *arguments_of(family, arm, options))
     finally:  # what an interrupted run has measured is there, too
-        if (folder / METRICS_FILE).exists():
-            settings = {"weight": options.weight, "overrides": options.overrides}
-            save(row_of(family, arm, seed, folder) | settings, options.results)
-
-
-def save(row: dict[str, Any], path: Path) -> None:
-    """Put a run's line into the results, in the place of its last one."""
-    key = ("family", "arm", "seed")
-    others = [other for other in saved(path) if any(other[name] != row[name] for name in key)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
-    unfinished.replace(path)
+        if curves.measured(folder):
+            curve, reported, _ = curves.curve_of(folder, *REPORTED)
+            row = {"family": family, "arm": arm, "seed": seed, "curve": curve}
+            row |= {"tokens": tokens_to(row) if curve else None, **reported}
+            row |= {"weight": options.weight, "overrides": options.overrides}
+            curves.save(row, options.results, ("family", "arm", "seed"))
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:
@@ -143,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for family in options.families:
                 for arm in options.arms:
                     run(family, arm, seed, options)
-    report(saved(options.results))
+    report(curves.saved(options.results))
     return 0
 
 

@@ -53,7 +53,8 @@ def play(scheduler: GroupScheduler, returns: list[list[float]]) -> None:
         tickets = [ticket, *(scheduler.start() for _ in range(scheduler.rollout.n - 1))]
         for ticket, reward in zip(tickets, next(rewards), strict=True):
             assert ticket is not None
-            scheduler.finish(ticket, trajectory_of([0], [reward], version=scheduler.version, episode_id=str(ticket.group)))
+            name = str(ticket.group)
+            scheduler.finish(ticket, trajectory_of([0], [reward], version=scheduler.version, episode_id=name))
 
 
 def test_batch_has_groups_of_most_variance() -> None:

@@ -1,0 +1,71 @@
+"""Parts of benchmarks that train runs from one policy and compare their curves: results that stay, and a run's curve.
+
+Results are a JSON line for each run. Some keys of the line name the run; its line takes the place of its last one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fork_credit.runs import Start, make_start, missing_start
+from trainers.report.loggers import METRICS_FILE, read_jsonl
+
+#: Settings of runs that go on until they are stopped, at one learning rate, and of their batches.
+SETTINGS = (
+    *("trainer.threads=1", "engine.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]"),
+    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
+    *("rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=96", "trainer.keep_last_n=1"),
+    "trainer.keep_rollouts=0",
+)
+
+
+def start_of(family: str, seed: int, folder: Path) -> Path:
+    """Return the policy of `benchmarks.fork_credit` that the runs of a seed start from, made unless it is there."""
+    while (missing := missing_start(family, seed, folder)) is not None:
+        make_start(missing, folder)
+    return Start(family, seed).path(folder)
+
+
+def call(module: str, *words: str) -> None:
+    """Run a command of the trainers with one thread; it resumes in its folder."""
+    subprocess.run([sys.executable, "-m", module, *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def measured(folder: Path) -> bool:
+    """Return whether a run has measured something."""
+    return (folder / METRICS_FILE).exists()
+
+
+def curve_of(folder: Path, *reported: str) -> tuple[list[list[float]], dict[str, list[float]], float]:
+    """Return a run's validations as ``[sampled tokens, score]``, its reported metrics by name, and its seconds."""
+    curve, tokens, seconds = list[list[float]](), 0, 0.0
+    series = {name: list[float]() for name in reported}
+    for _, metrics in read_jsonl(folder / METRICS_FILE):
+        tokens += int(metrics.get("perf/sampled_tokens", 0))
+        seconds += float(metrics.get("time/iteration_s", 0.0))
+        if "val/reward" in metrics:
+            curve.append([tokens, round(metrics["val/reward"], 4)])
+        for name, values in series.items():
+            if f"actor/{name}" in metrics:
+                values.append(round(metrics[f"actor/{name}"], 4))
+    return curve, series, seconds
+
+
+def save(row: dict[str, Any], path: Path, key: Sequence[str]) -> None:
+    """Put a run's line into the results; other runs' lines are kept."""
+    others = [other for other in saved(path) if any(other[name] != row[name] for name in key)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
+    unfinished.replace(path)
+
+
+def saved(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of the results; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
