@@ -16,6 +16,7 @@ from trajectories import trajectory_of
 
 from textenvs.messages import assistant, user
 from textenvs.users.moves import METRIC, MOVES
+from trainers.advantages import estimate
 from trainers.builders.reward_model import _namer
 from trainers.config.reward_model import MoveJudgeSection, RewardModelSection
 from trainers.rewards import (
@@ -31,7 +32,6 @@ from trainers.rewards.backends.moves import MoveBackend
 from trainers.rollout.batch import roots_and_forks
 from trainers.rollout.rewards import TurnContext
 from trainers.trajectory import from_table, read_table, to_table
-from trainers.update import estimate
 
 TALK = (user("A table, please."), assistant("When?"), user("At eight."), assistant("For how many?"))
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trajectories import action_batch, trajectory_of, turns_of
 
+from trainers.advantages import estimate
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import RLOO
 from trainers.algorithms.reaction import VALUES, MovesError, ReactionCreditSection, moves_of
@@ -19,7 +20,7 @@ from trainers.command_line import resolve
 from trainers.report.reactions import agreement, reaction_metrics
 from trainers.rollout.batch import roots_and_forks
 from trainers.trajectory import MOVES, Trajectory
-from trainers.update import Update, estimate
+from trainers.update import Update
 
 RNG = np.random.default_rng(0)
 

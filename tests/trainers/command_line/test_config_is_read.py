@@ -23,6 +23,7 @@ from trajectories import trajectory_of
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft
+from trainers.advantages import estimate
 from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
@@ -46,7 +47,6 @@ from trainers.rollout.batch import BatchEpisode
 from trainers.rollout.forks import ForkPlan
 from trainers.rollout.renderer import Renderer
 from trainers.section import Section
-from trainers.update import estimate
 
 TRAINERS = Path(inspect.getfile(Section)).parent
 #: The code that checks, describes and translates keys; other files there use them.

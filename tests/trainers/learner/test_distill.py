@@ -14,6 +14,7 @@ from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajec
 from ppo_runs import episodes_of, in_process, training_of
 
 from textenvs.privileged import Privilege
+from trainers.advantages import Estimated, with_teacher
 from trainers.algorithms.batch import Advantages, MadeOf
 from trainers.algorithms.distillation import Context, DistillSection
 from trainers.builders import SetupError
@@ -28,7 +29,7 @@ from trainers.models.shape import shape_of_model
 from trainers.models.tiny import build_model, save
 from trainers.rollout.batch import BatchEpisode
 from trainers.trajectory import Trajectory, action_offsets
-from trainers.update import Estimated, Update, with_teacher
+from trainers.update import Update
 
 TEMPERATURE = 0.7
 

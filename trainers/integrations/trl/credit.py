@@ -3,7 +3,7 @@
 TRL gives all tokens of an episode the same advantage; its loss takes ``[rows, tokens]`` as well (trl 1.16,
 ``GRPOTrainer._compute_loss``). This subclass replaces them in what ``_generate_and_score_completions`` returns, and
 masks the tokens that the estimator leaves out. The episodes that :class:`.TextEnvRollout` plays go the way of our own
-loop, :func:`trainers.update.estimate`, so contexts and roles count as they do there.
+loop, :func:`trainers.advantages.estimate`, so contexts and roles count as they do there.
 
 An episode of several contexts or roles is a batch row for each of them. The first rows are those that TRL expects, one
 an episode: of the context that it ended in. The rest follow; they are in TRL's log-probabilities and in its loss, and
@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...advantages import estimate
 from ...algorithms.estimators import TurnGRPO
 from ...algorithms.estimators.base import Estimator
 from ...rollout.batch import roots_and_forks
 from ...trajectory import Trajectory, action_offsets
-from ...update import estimate
 from ..context_rows import ContextRow, context_rows, has_failed
 from .rollout import Played, TextEnvRollout, textenv_reward
 from .rows import columns_of, filler_row, outcome_of, tokens_of
