@@ -228,7 +228,7 @@ class GroupScheduler:
         excused: bool = False,
         own: bool = False,
         forks: Iterable[tuple[int, int]] = (),
-    ) -> str | None:
+    ) -> None:
         """Record that the episode of ``ticket`` has ended as ``trajectory``: keep it, play it again, or give it up.
 
         Each ticket of :meth:`start` ends once, and one that was withdrawn not at all. An episode is usable when its
@@ -237,8 +237,8 @@ class GroupScheduler:
         again as it was. If it is: ``forks`` are turn and number of each fork that is to be played; one that fails for
         good is left out and counted (``forks_lost``).
 
-        Returns why its group was dropped now, where it was. Raises ConsecutiveErrorsError: this was one unusable
-        episode too many in a row; FilterExhaustedError: it completed one group without difference in reward too many.
+        Raises ConsecutiveErrorsError: this was one unusable episode too many in a row; FilterExhaustedError: it
+        completed one group without difference in reward too many.
         """
         if ticket not in self._running:
             raise ValueError(f"{ticket} is not running: it was never started, has ended before, or was withdrawn")
@@ -267,14 +267,14 @@ class GroupScheduler:
                 heapq.heappush(self._waiting, replace(ticket, attempt=ticket.attempt + 1, draw=draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
         whole = len(group.played) + group.lost == self.episodes_per_group and not group.forking.total()
-        dropped = self._settle(ticket.group, group) if whole else None
+        if whole:
+            self._settle(ticket.group, group)
         if not usable and not excused and self._errors_in_a_row >= rollout.max_consecutive_errors:
             raise ConsecutiveErrorsError(
                 f"{self._errors_in_a_row} episodes in a row could not be used for training; the last one, of task "
                 f"{trajectory.task_key or '(unknown)'!r}, ended as {trajectory.status.value}: "
                 f"{trajectory.error or trajectory.stop or 'no reason given'}"
             )
-        return dropped
 
     # ------------------------------------------------------------------ the trainer's side
 
@@ -415,21 +415,20 @@ class GroupScheduler:
         self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
         return True
 
-    def _settle(self, number: int, group: _Group) -> str | None:
-        """Mark the group, whose siblings have all ended, as ready, or drop it; return why it was dropped."""
+    def _settle(self, number: int, group: _Group) -> None:
+        """Mark the group, whose siblings have all ended, as ready, or drop it."""
         rollout = self.rollout
         if self._greedy and rollout.n not in group.played:
-            return self._drop(number, "no_greedy")
-        if len(group.played) - self._greedy < min(2, rollout.n):
-            return self._drop(number, "too_few_siblings")
-        if rollout.filter_zero_variance and tied(group.played.values(), by_term=self._by_term):
-            reason = self._drop(number, "zero_variance")
+            self._drop(number, "no_greedy")
+        elif len(group.played) - self._greedy < min(2, rollout.n):
+            self._drop(number, "too_few_siblings")
+        elif rollout.filter_zero_variance and tied(group.played.values(), by_term=self._by_term):
+            self._drop(number, "zero_variance")
             self._count_filtered(list(group.played.values()))
-            return reason
-        if rollout.filter_variance_top_p == 1:
-            self._filtered_in_a_row = 0
-        group.ready = True
-        return None
+        else:
+            if rollout.filter_variance_top_p == 1:
+                self._filtered_in_a_row = 0
+            group.ready = True
 
     def _count_filtered(self, last: list[Trajectory], groups: int = 1) -> None:
         """Count groups without a difference, of which the ``last`` is shown where they were too many in a row."""
@@ -443,11 +442,10 @@ class GroupScheduler:
                 "filter_variance_top_p off"
             )
 
-    def _drop(self, number: int, reason: str) -> str:
+    def _drop(self, number: int, reason: str) -> None:
         played = self._groups.pop(number).played
         self._dropped.append((number, reason, [played[s] for s in sorted(played) if s < self.rollout.n]))
         self.counters[f"groups_dropped_{reason}"] += 1
-        return reason
 
     def _check_age(self, number: int, trajectory: Trajectory) -> None:
         oldest, staleness = trajectory.oldest_version, self.rollout.staleness
