@@ -27,7 +27,8 @@ from .messages import Message, check_conversation, system, text_of
 from .options import checked
 from .reasoning import Spans
 from .task import Task, TaskSet
-from .tools.formats import Parsed, make_call, make_format
+from .tools.call_format import CallFormat, Parsed, make_call
+from .tools.formats import make_format
 from .tools.schema import Closable, Tool
 from .tools.toolbox import Toolbox, ToolResult
 
@@ -78,8 +79,8 @@ class ToolEnv(TextEnv[ToolStateT]):
         **options: Any,
     ) -> None:
         super().__init__(tasks, **options)
-        self.toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn, max_concurrency=max_concurrency)
-        self.format = make_format(call_format, self.toolbox.tools)
+        self._toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn, max_concurrency=max_concurrency)
+        self._format = make_format(call_format, self._toolbox.tools)
         self.tools_in_prompt = tools_in_prompt
         for tool in self.tools:
             if tool.state_type is not None and not issubclass(self.state_type, tool.state_type):
@@ -87,6 +88,20 @@ class ToolEnv(TextEnv[ToolStateT]):
                     f"the tool {tool.name!r} is given a {tool.state_type.__name__}, but the state of "
                     f"{type(self).__name__} is a {self.state_type.__name__}; set state_type to a subclass of it"
                 )
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """What runs the calls. A family whose episodes have tools of their own overrides this and the next two."""
+        return self._toolbox
+
+    @property
+    def format(self) -> CallFormat:
+        """How calls are written."""
+        return self._format
+
+    def instructions(self) -> str:
+        """Return what the system prompt says of the tools, and how to call them; empty where a template says it."""
+        return self.format.instructions()
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
@@ -99,7 +114,7 @@ class ToolEnv(TextEnv[ToolStateT]):
     @property
     def tools_not_in_prompt(self) -> list[dict[str, Any]]:
         """The schemas that a policy must be given because the conversation does not have them; mostly none."""
-        return [] if self.tools_in_prompt and self.format.instructions() else self.tool_schemas
+        return [] if self.tools_in_prompt and self.instructions() else self.tool_schemas
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """Return the turn after a reply that called tools; by default their results, and no reward.
@@ -158,7 +173,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
-        if self.tools and self.tools_in_prompt and messages and (tools := self.format.instructions()):
+        if self.tools and self.tools_in_prompt and messages and (tools := self.instructions()):
             if messages[0]["role"] == "system":
                 first, messages = text_of(messages[0]), messages[1:]
             else:

@@ -1,0 +1,240 @@
+"""Worlds of applications that are drawn from a seed: find out, keep the rules, change what has to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...data.sources import Reader, Source, open_source, verl_row
+from ...env import EpisodeState, Turn
+from ...messages import Message
+from ...messages import user as user_message
+from ...options import Cost, Gain, PositiveInt, Price, checked
+from ...task import Split, Task
+from ...tool_env import ToolEnv
+from ...tools.call_format import CallFormat
+from ...tools.toolbox import Toolbox, ToolResult
+from ...users.moves import Move, move_metrics
+from .attacks import ATTACKS
+from .expert import next_move
+from .goals import End, NotMeantError, differences, naive
+from .store import Store
+from .story import Story
+from .tasks import WorldTasks, story_of_task
+from .tools import ToolKit, WorldState, kit_of
+from .user import PATIENCE, answer_to
+from .view import with_cell
+from .world import LEVELS, Level
+
+
+class Worlds(ToolEnv[WorldState]):
+    """Serve a user in a world of applications: the right changes, nothing else, and the right answer.
+
+    Every task is in a world that a seed draws: applications with their records, what all of it is called, and rules of
+    the house. The user asks for something that takes several of them; what only the user knows can be asked for, in
+    words without a call. The tool ``finish`` ends the episode: ``stop`` is ``"solved"`` or ``"unsolved"``, or
+    ``"user_left"`` after words that led nowhere. It is solved when the store differs from its beginning as the goal and
+    the rules require and in nothing else, and the answer, if one was asked for, is right.
+
+    The reward's terms: ``success`` (once, when it ends solved), ``progress`` (what the share of the required
+    differences that are there, less that of the wrong ones, has changed; over the episode this sums to the share at the
+    end), ``turn`` and ``tool_error`` (for each call that did not work). Metrics, of every turn: ``share``, ``wrong``
+    (differences that should not be), and ``events``.
+
+    Args:
+        tasks: ``None`` for generated tasks; a ``.parquet`` file of such rows; or a task set.
+        level: ``"easy"`` (the default), ``"medium"`` or ``"hard"``: more applications, records, rules and references to
+            follow, and from ``"medium"`` on details that the user holds back and calls that fail for a while; at
+            ``"hard"`` others change what matters meanwhile.
+        split: ``"train"`` or ``"test"``: no world and no wording is in both.
+        seed: Which endless sequence of worlds. (Episodes are seeded by ``reset``.)
+        worlds: How many worlds the tasks are in; ``None``: each has its own.
+        applications: The applications to draw from; ``None`` for all.
+        success: The reward of a solved task; above 0.
+        progress: The weight of the share of the task that is done; at least 0.
+        turn: Added on every turn; at most 0.
+        tool_error: Added for every call that did not work; at most 0.
+        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, but for ``"native"``: every world has tools of its own,
+            which the system prompt describes.
+        max_assistant_turns: How many replies there are; ``None`` for no limit.
+        **options: ``max_calls_per_turn``, ``max_user_turns``, ``render_mode``, as in
+            :class:`~textenvs.tool_env.ToolEnv`.
+
+    Raises:
+        ValueError: Both ``tasks`` and an option of generated tasks, or a value outside the above.
+        TaskError: Rows that are no tasks of generated worlds.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = WorldState
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    attack_margin: ClassVar[float] = 0.5
+    own_attacks = ATTACKS
+    term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
+
+    @checked
+    def __init__(
+        self,
+        tasks: Source = None,
+        *,
+        level: Level | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        worlds: PositiveInt | None = None,
+        applications: Sequence[str] | None = None,
+        success: Gain = 1.0,
+        progress: Price = 0.5,
+        turn: Cost = 0.0,
+        tool_error: Cost = 0.0,
+        call_format: str = "hermes",
+        max_calls_per_turn: int = 8,
+        max_assistant_turns: int | None = 80,
+        **options: Any,
+    ) -> None:
+        if call_format == "native":
+            raise ValueError("call_format='native' has no tools in the prompt, and every world has tools of its own")
+        if tasks is None:
+            tasks = WorldTasks(level or "easy", seed, split, worlds, applications)
+        elif worlds is not None or applications is not None:
+            raise ValueError("give either tasks, or worlds and applications: these are options of generated tasks")
+        else:
+            tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
+        self.call_format, self.max_calls_per_turn = call_format, max_calls_per_turn
+        super().__init__(
+            tasks,
+            (),
+            call_format=call_format,
+            max_calls_per_turn=max_calls_per_turn,
+            max_assistant_turns=max_assistant_turns,
+            **options,
+        )
+        self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
+
+    # ------------------------------------------------------------------ the tools of the episode's world
+
+    @property
+    def kit(self) -> ToolKit | None:
+        """The tools of the episode's world; ``None`` before the first episode."""
+        story = self.state.story
+        return None if story is None else kit_of(story.world, self.call_format, self.max_calls_per_turn)
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return super().toolbox if self.kit is None else self.kit.toolbox
+
+    @property
+    def format(self) -> CallFormat:
+        return super().format if self.kit is None else self.kit.format
+
+    def instructions(self) -> str:
+        return "" if self.kit is None else self.kit.instructions
+
+    # ------------------------------------------------------------------ hooks
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        state, story = self.state, story_of_task(task)
+        state.story, state.store, state.incidents = story, story.world.store, story.incidents
+        state.said = (0,) * len(story.details)
+        return task.prompt
+
+    def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
+        """Return the results, and word of what has happened meanwhile."""
+        state, story = self.state, self.story
+        messages = self.tool_messages(results)
+        for event in story.events[state.happened :]:
+            if state.incidents.calls >= event.after and state.final is None:
+                state.store = with_cell(story.world.schema, state.store, event.cell, event.value)
+                state.happened += 1
+                messages.append(user_message(event.notice))
+        return self._turn(messages, sum(not result.ok for result in results))
+
+    def answer(self, reply: Message) -> Turn:
+        """Let the user answer: with a detail that was asked for, or that there is nothing to say."""
+        state = self.state
+        said, text, move = answer_to(self.story, state.said, self.visible_reply(reply), state.idle)
+        state.idle += said == state.said
+        state.said = said
+        return self._turn([user_message(text)], move=move)
+
+    @property
+    def story(self) -> Story:
+        if self.state.story is None:
+            raise RuntimeError(f"{type(self).__name__} has no story before its first reset")
+        return self.state.story
+
+    def _turn(self, messages: Sequence[Message], errors: int = 0, move: Move | None = None) -> Turn:
+        state, story = self.state, self.story
+        right = story.ends[state.happened]
+        share, wrong, parts = _share(story, state.store, right)
+        stop = "user_left" if state.idle >= PATIENCE else None
+        solved = False
+        if state.final is not None:
+            answer, refused = state.final
+            told = right.answer is not None and story.is_answer(answer, right.answer)
+            share += told + (refused and right.refused)
+            wrong += refused and not right.refused
+            solved = share == parts and not wrong
+            stop = "solved" if solved else "unsolved"
+        standing = max(-1.0, min(1.0, (share - wrong) / parts))
+        gained, state.standing = standing - state.standing, standing
+        return Turn(
+            () if stop else messages,
+            terminated=stop is not None,
+            stop=stop,
+            terms=self.terms(
+                success=self.success * solved,
+                progress=self.progress * gained,
+                turn=self.turn,
+                tool_error=self.tool_error * errors,
+            ),
+            metrics={"share": share / parts, "wrong": float(wrong), "events": float(state.happened)}
+            | move_metrics(move),
+        )
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """Return the next step of the plan from the program: look, ask, change, finish."""
+        return self._written(next_move(self.state))
+
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
+        """Return the next step of a plan for a naive variant of the program, or of one that keeps no rules."""
+        story = self.story
+        variants = [(variant, True) for variant in naive(story.goal)] + [(story.goal, False)]
+        variant, by_rules = variants[int(rng.integers(len(variants)))]
+        try:
+            return self._written(next_move(self.state, variant, by_rules))
+        except NotMeantError:
+            return self._written(next_move(self.state, by_rules=False))
+
+    def _written(self, move: Any) -> str | Message:
+        return move if isinstance(move, str) else self.format.write("", [move])
+
+    def secrets(self) -> Sequence[str]:
+        """The required end, as in the row."""
+        return () if self.state.task is None else (str(self.state.task.ground_truth),)
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """Return the share of the task that is done, from 0 to 1."""
+        return {"progress": max(0.0, self.state.standing)}
+
+
+def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
+    """Return how many of the required parts are there, how many differences should not be, and how many parts there are.
+
+    A part is a cell, a new record, the answer, or the refusal.
+    """
+    changed, new = differences(story.world.schema, store)
+    required, left = dict(right.changed), list(right.new)
+    good = sum(required.get(cell) == value for cell, value in changed)
+    wrong = sum(cell not in required or required[cell] != value for cell, value in changed)
+    for record in new:
+        if record in left:
+            left.remove(record)
+            good += 1
+        else:
+            wrong += 1
+    parts = len(required) + len(right.new) + (right.answer is not None) + right.refused
+    return good, wrong, max(1, parts)
+
+
+READER = Reader(WorldTasks, LEVELS, verl_row, "verl's columns", "my/worlds", check=story_of_task)

@@ -1,0 +1,351 @@
+"""Goals as programs: what a user wants of a world, in a small typed language, and what that makes of the store.
+
+A program names records by their label, follows references, selects by the values of fields, picks the least or the most,
+and does something with what it found: a verb, a verb for each, a new record, or an answer. :func:`evaluate` returns the
+:class:`End` that it asks for by the rules of the house, and the view has what had to be read for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .applications import Value
+from .rules import Rule, duties, forbidden
+from .schema import ALWAYS, Schema
+from .store import Record, Store
+from .view import CannotBeDoneError, Cell, View
+
+PERSON = f"{ALWAYS}.person"
+
+
+class NotMeantError(Exception):
+    """A program has no one meaning in this store: nothing to pick from, two that are equal, a verb that is refused."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """The record of a label."""
+
+    entity: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Me:
+    """The user's own record."""
+
+    entity: str = PERSON
+
+
+@dataclass(frozen=True)
+class Follow:
+    """The record that another refers to."""
+
+    of: Source
+    field: str
+    entity: str
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition on a field: ``is``, ``not``, ``over`` or ``under`` a value."""
+
+    field: str
+    op: str
+    value: Operand
+
+
+@dataclass(frozen=True)
+class Select:
+    """The records that meet all conditions."""
+
+    entity: str
+    where: tuple[Where, ...]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Of some records, the one with the least or the most of a field."""
+
+    among: Select
+    field: str
+    most: bool
+
+    @property
+    def entity(self) -> str:
+        return self.among.entity
+
+
+@dataclass(frozen=True)
+class Literal:
+    value: Value
+
+
+@dataclass(frozen=True)
+class Read:
+    """The value of a field of a record."""
+
+    of: Source
+    field: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many records there are."""
+
+    among: Select
+
+
+@dataclass(frozen=True)
+class Do:
+    """A verb on a record, or on each of several."""
+
+    target: Source | Select
+    verb: str
+    gives: tuple[tuple[str, Operand], ...] = ()
+
+
+@dataclass(frozen=True)
+class Make:
+    """A new record."""
+
+    entity: str
+    gives: tuple[tuple[str, Operand], ...]
+
+
+@dataclass(frozen=True)
+class When:
+    """One step where a record meets a condition, and another (or none) where not."""
+
+    of: Source
+    condition: Where
+    then: Step
+    otherwise: Step | None = None
+
+
+@dataclass(frozen=True)
+class Tell:
+    """An answer."""
+
+    what: Read | Count
+
+
+Source: TypeAlias = "Named | Me | Follow | Pick"
+Operand: TypeAlias = "Literal | Read | Named | Me | Follow | Pick"
+Step: TypeAlias = "Do | Make | When | Tell"
+Goal: TypeAlias = "tuple[Step, ...]"
+
+
+@dataclass(frozen=True)
+class End:
+    """How an episode should end.
+
+    Args:
+        changed: The cells that should have another value than at the beginning.
+        new: The records that should be new, by entity, in the order of their values.
+        answer: What the user should be told.
+        refused: Whether the user wants what is not allowed, and nothing else.
+    """
+
+    changed: tuple[tuple[Cell, Value], ...] = ()
+    new: tuple[tuple[str, Record], ...] = ()
+    answer: Value | None = None
+    refused: bool = False
+
+
+def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
+    """Return the end that a goal asks for.
+
+    Args:
+        view: Of the store as it is; it notes what is read, and has the store as it should be afterwards.
+        user: The id of the user's record.
+
+    Raises:
+        NotMeantError: The program has no meaning in this store.
+    """
+    run = _Run(view, rules, user)
+    try:
+        for step in goal:
+            run.step(step)
+    except CannotBeDoneError as error:
+        raise NotMeantError(str(error)) from None
+    changed, new = differences(view.schema, view.store)
+    return End(changed, new, run.answer, bool(run.forbidden and not run.done and run.answer is None))
+
+
+def flattened(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Goal:
+    """Return the steps that :func:`evaluate` takes, with the branch that is taken for each condition."""
+    run = _Run(view, rules, user)
+    for step in goal:
+        run.step(step)
+    return tuple(run.taken)
+
+
+def other_branch(goal: Goal, taken: Goal) -> Goal | None:
+    """Return a program with the branches that were not taken; ``None`` where it has no conditions."""
+    if not any(isinstance(step, When) for step in goal):
+        return None
+    other: list[Step] = []
+    for step in goal:
+        if not isinstance(step, When):
+            other.append(step)
+        elif (branch := step.otherwise if step.then in taken else step.then) is not None:
+            other.append(branch)
+    return tuple(other)
+
+
+def differences(schema: Schema, store: Store) -> tuple[tuple[tuple[Cell, Value], ...], tuple[tuple[str, Record], ...]]:
+    """Return the cells that have another value than at the beginning, and the new records, without their ids."""
+    changed: list[tuple[Cell, Value]] = []
+    new: list[tuple[str, Record]] = []
+    for (entity, number), record in store.changed.items():
+        if (before := store.first(entity, number)) is None:
+            new.append((entity, record))
+            continue
+        names = schema.entities[entity].fields
+        changed += [
+            ((entity, number, name), value)
+            for name, value, old in zip(names, record, before, strict=True)
+            if value != old
+        ]
+    return tuple(sorted(changed, key=repr)), tuple(sorted(new, key=repr))
+
+
+@dataclass
+class _Run:
+    view: View
+    rules: Sequence[Rule]
+    user: str
+    taken: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
+    answer: Value | None = None
+    done: int = 0  # verbs that were allowed
+    forbidden: int = 0
+
+    def step(self, step: Step) -> None:
+        if not isinstance(step, When):
+            self.taken.append(step)
+        if isinstance(step, Do):
+            self.do(step)
+        elif isinstance(step, Make):
+            verb = self.view.schema.entities[step.entity].verbs["create"]
+            gives = {name: self.operand(one) for name, one in step.gives}
+            self.view.make(step.entity, verb, gives)
+            self.done += 1
+        elif isinstance(step, When):
+            holds = self.holds(step.of.entity, self.source(step.of), step.condition)
+            if (chosen := step.then if holds else step.otherwise) is not None:
+                self.step(chosen)
+        elif isinstance(step.what, Read):
+            self.answer = self.operand(step.what)
+        else:
+            self.answer = len(self.select(step.what.among))
+
+    def do(self, step: Do) -> None:
+        entity, view = step.target.entity, self.view
+        numbers = self.select(step.target) if isinstance(step.target, Select) else [self.source(step.target)]
+        gives = {name: self.operand(one) for name, one in step.gives}
+        verb = view.schema.entities[entity].verbs[step.verb]
+        allowed = []
+        for number in numbers:  # before any is changed
+            if forbidden(self.rules, view, self.user, entity, step.verb, number, gives):
+                self.forbidden += 1
+            else:
+                allowed.append(number)
+        for number in allowed:
+            for name in verb.needs:
+                view.value(entity, number, name)
+            view.act(entity, verb, number, gives)
+            for duty in duties(self.rules, entity, step.verb):
+                duty.do(view, number)
+            self.done += 1
+
+    def source(self, source: Source) -> str:
+        if isinstance(source, Me):
+            return self.me()
+        if isinstance(source, Named):
+            label = self.view.schema.entities[source.entity].label
+            return self.only(self.view.find(source.entity, {label: source.label}))
+        if isinstance(source, Follow):
+            return str(self.view.value(source.of.entity, self.source(source.of), source.field))
+        values = {one: int(self.view.value(source.entity, one, source.field)) for one in self.select(source.among)}
+        if not values:
+            raise NotMeantError("nothing to pick from")
+        best = (max if source.most else min)(values.values())
+        return self.only([number for number, value in values.items() if value == best])
+
+    def me(self) -> str:
+        entity = self.view.schema.entities[PERSON]
+        record = self.view.store.get(PERSON, self.user)
+        assert record is not None
+        return self.only(self.view.find(PERSON, {entity.label: record[self.view.schema.places[PERSON][entity.label]]}))
+
+    def only(self, numbers: Sequence[str]) -> str:
+        if len(numbers) != 1:
+            raise NotMeantError(f"{len(numbers)} records")
+        return numbers[0]
+
+    def operand(self, operand: Operand) -> Value:
+        if isinstance(operand, Literal):
+            return operand.value
+        if isinstance(operand, Read):
+            return self.view.value(operand.of.entity, self.source(operand.of), operand.field)
+        return self.source(operand)
+
+    def select(self, select: Select) -> list[str]:
+        equal = {one.field: self.operand(one.value) for one in select.where if one.op == "is"}
+        others = [one for one in select.where if one.op != "is"]
+        found = self.view.find(select.entity, equal)
+        for number in found:  # whoever skips one of these cells takes others
+            for name in equal:
+                self.view.cells[select.entity, number, name] = None
+        return [number for number in found if all(self.holds(select.entity, number, one) for one in others)]
+
+    def holds(self, entity: str, number: str, where: Where) -> bool:
+        value, wanted = self.view.value(entity, number, where.field), self.operand(where.value)
+        if where.op in ("is", "not"):
+            return (value == wanted) == (where.op == "is")
+        return int(value) > int(wanted) if where.op == "over" else int(value) < int(wanted)
+
+
+def naive(goal: Goal) -> Iterator[Goal]:
+    """Yield variants of a program that somebody plays who does not read all of it.
+
+    A condition is left out, the other extreme or anything is picked, a reference is not followed, the other branch is
+    taken, a step is skipped.
+    """
+    for place in range(len(goal)):
+        if len(goal) > 1:
+            yield (*goal[:place], *goal[place + 1 :])
+        for step in _variants(goal[place]):
+            yield (*goal[:place], step, *goal[place + 1 :])
+
+
+def _variants(part: object) -> Iterator[object]:
+    if isinstance(part, When):
+        yield part.then
+        if part.otherwise is not None:
+            yield part.otherwise
+    if isinstance(part, Select):
+        for place in range(len(part.where)):
+            if len(part.where) > 1:
+                yield Select(part.entity, (*part.where[:place], *part.where[place + 1 :]))
+    if isinstance(part, Pick):
+        yield Pick(part.among, part.field, not part.most)
+    if isinstance(part, Follow) and part.of.entity == part.entity:
+        yield part.of
+    if not dataclasses.is_dataclass(part):
+        return
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, tuple):
+            for place, one in enumerate(value):
+                inner = one[1] if isinstance(one, tuple) else one
+                for variant in _variants(inner):
+                    new = (one[0], variant) if isinstance(one, tuple) else variant
+                    yield dataclasses.replace(part, **{field.name: (*value[:place], new, *value[place + 1 :])})  # type: ignore[type-var]
+        elif dataclasses.is_dataclass(value):
+            for variant in _variants(value):
+                yield dataclasses.replace(part, **{field.name: variant})  # type: ignore[type-var]

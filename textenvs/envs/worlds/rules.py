@@ -1,0 +1,197 @@
+"""Rules of the house, drawn with a world: in words for the policy, and as functions for what is right.
+
+No tool keeps a rule: to break one is possible, and wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from .applications import Entity, Field, Value, Verb
+from .schema import ALWAYS, Schema
+from .skin import Skin, spoken
+from .store import Store
+from .view import CannotBeDoneError, View
+
+PERSON, GRADE = f"{ALWAYS}.person", "grade"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A verb is not allowed on records whose number is above a limit."""
+
+    entity: str
+    verb: str
+    field: str
+    limit: int
+
+    def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
+        value = gives[self.field] if self.field in gives else view.value(self.entity, number, self.field)
+        return int(value) > self.limit
+
+    def text(self, schema: Schema, skin: Skin) -> str:
+        field = schema.entities[self.entity].fields[self.field]
+        limit = skin.written(schema.entities[self.entity], field, self.limit)
+        beyond = "after" if field.kind == "day" else "above"
+        return f"{_deed(schema, skin, self.entity, self.verb)} is not allowed where its {_of(skin, self.entity, self.field)} is {beyond} {limit}."
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A verb is not allowed on records that refer to a record of a certain state."""
+
+    entity: str
+    verb: str
+    field: str  # the reference
+    target: str
+    state: str  # a choice of the target
+    value: str
+
+    def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
+        target = gives[self.field] if self.field in gives else view.value(self.entity, number, self.field)
+        return view.value(self.target, str(target), self.state) == self.value
+
+    def text(self, schema: Schema, skin: Skin) -> str:
+        target = schema.entities[self.target]
+        value = spoken(str(skin.written(target, target.fields[self.state], self.value)))
+        return (
+            f"{_deed(schema, skin, self.entity, self.verb)} is not allowed where the {_of(skin, self.target, self.state)} "
+            f"of its {_of(skin, self.entity, self.field)} is {value}."
+        )
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A verb is allowed only to users of a grade."""
+
+    entity: str
+    verb: str
+    grade: int
+
+    def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
+        return int(view.value(PERSON, user, GRADE)) < self.grade
+
+    def text(self, schema: Schema, skin: Skin) -> str:
+        grade = _of(skin, PERSON, GRADE)
+        return f"{_deed(schema, skin, self.entity, self.verb)} is only for users with {grade} {self.grade} or above."
+
+
+@dataclass(frozen=True)
+class Duty:
+    """After a verb on a record, another is due on the record that it refers to, where its state allows that."""
+
+    entity: str
+    verb: str
+    field: str
+    target: str
+    then: str  # a verb of the target, an act
+
+    def do(self, view: View, number: str) -> None:
+        target = str(view.value(self.entity, number, self.field))
+        verb = view.schema.entities[self.target].verbs[self.then]
+        for name in verb.needs:
+            view.value(self.target, target, name)
+        with contextlib.suppress(CannotBeDoneError):
+            view.act(self.target, verb, target, {})
+
+    def text(self, schema: Schema, skin: Skin) -> str:
+        target = schema.entities[self.target]
+        state = " and ".join(
+            f"its {_of(skin, self.target, name)} is {spoken(str(skin.written(target, target.fields[name], value)))}"
+            for name, value in target.verbs[self.then].needs.items()
+        )
+        then = spoken(skin.verbs[self.target, self.then])
+        return (
+            f"{_deed(schema, skin, self.entity, self.verb)} has a consequence: {then} its {_of(skin, self.entity, self.field)} "
+            f"as well, where {state}."
+        )
+
+
+Rule: TypeAlias = "Limit | Linked | Rank | Duty"
+
+
+def forbidden(
+    rules: Sequence[Rule], view: View, user: str, entity: str, verb: str, number: str, gives: Mapping[str, Value]
+) -> bool:
+    """Return whether a rule forbids a verb on a record."""
+    # Not any(...): what is right must not depend on the order of the rules, and neither should what is read for it.
+    return bool(
+        [
+            rule
+            for rule in rules
+            if not isinstance(rule, Duty)
+            and (rule.entity, rule.verb) == (entity, verb)
+            and rule.forbids(view, user, number, gives)
+        ]
+    )
+
+
+def duties(rules: Sequence[Rule], entity: str, verb: str) -> list[Duty]:
+    """Return what is due after a verb."""
+    return [rule for rule in rules if isinstance(rule, Duty) and (rule.entity, rule.verb) == (entity, verb)]
+
+
+def draw_rules(schema: Schema, store: Store, count: int, rng: np.random.Generator) -> tuple[Rule, ...]:
+    """Draw rules, each about another verb, in turn one that acts and one that changes."""
+    verbs = [
+        (entity, verb) for entity in schema.entities.values() for verb in entity.verbs.values() if verb.kind != "create"
+    ]
+    drawn = [verbs[place] for place in rng.permutation(len(verbs)).tolist()]
+    kinds = [[one for one in drawn if one[1].kind == kind] for kind in ("act", "change")]
+    rules: list[Rule] = []
+    for entity, verb in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*kinds))):
+        if len(rules) < count and (makers := _makers(schema, entity, verb)):
+            maker = makers[int(rng.integers(len(makers)))]
+            rules.append(_rule(schema, store, entity, verb, maker, rng))
+    return tuple(rules)
+
+
+def _makers(schema: Schema, entity: Entity, verb: Verb) -> list[tuple[str, Field | None, str]]:
+    """Return the rules that a verb can have: the type, and the field and the other part that it is about."""
+    makers: list[tuple[str, Field | None, str]] = [("rank", None, "")]
+    for field in entity.fields.values():
+        if field.is_number:
+            makers.append(("limit", field, ""))
+        if field.kind == "ref" and field.to != entity.key:
+            target = schema.entities[field.to]
+            makers += [("linked", field, one.name) for one in target.fields.values() if one.kind == "choice"]
+            if field.name not in verb.gives:
+                makers += [("duty", field, one.name) for one in target.verbs.values() if one.kind == "act"]
+    return makers
+
+
+def _rule(
+    schema: Schema,
+    store: Store,
+    entity: Entity,
+    verb: Verb,
+    maker: tuple[str, Field | None, str],
+    rng: np.random.Generator,
+) -> Rule:
+    kind, field, part = maker
+    if field is None:
+        return Rank(entity.key, verb.name, int(rng.integers(4, 8)))
+    if kind == "limit":
+        place = schema.places[entity.key][field.name]
+        values = sorted(int(record[place]) for record in store.tables[entity.key].values())
+        return Limit(entity.key, verb.name, field.name, values[int(len(values) * rng.uniform(0.4, 0.7))])
+    if kind == "linked":
+        values_of = list(schema.entities[field.to].fields[part].values)
+        value = values_of[int(rng.integers(1, len(values_of)))]
+        return Linked(entity.key, verb.name, field.name, field.to, part, value)
+    return Duty(entity.key, verb.name, field.name, field.to, part)
+
+
+def _deed(schema: Schema, skin: Skin, entity: str, verb: str) -> str:
+    singular = spoken(skin.entities[entity][0])
+    return f'"{spoken(skin.verbs[entity, verb])}" of {"an" if singular[0] in "aeiou" else "a"} {singular}'
+
+
+def _of(skin: Skin, entity: str, field: str) -> str:
+    return spoken(skin.fields[entity, field])

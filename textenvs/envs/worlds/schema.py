@@ -1,0 +1,50 @@
+"""The applications of one world: what is left of each where others that it refers to are not there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .applications import Application, Entity, applications
+
+#: Every world has it: the others refer to its people.
+ALWAYS = "personnel"
+
+
+@dataclass(frozen=True)
+class Schema:
+    applications: Mapping[str, Application]
+    entities: Mapping[str, Entity]  # by key, of all applications
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The number of names that a skin draws."""
+        values = sum(len(field.values) for entity in self.entities.values() for field in entity.fields.values())
+        parts = sum(1 + len(entity.fields) + len(entity.verbs) for entity in self.entities.values())
+        return len(self.applications) + parts + values
+
+    @functools.cached_property
+    def places(self) -> Mapping[str, Mapping[str, int]]:
+        """The place of each field in the records of each entity."""
+        return {key: {name: place for place, name in enumerate(one.fields)} for key, one in self.entities.items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def schema_of(names: tuple[str, ...]) -> Schema:
+    """Return the schema of some applications: without references to others, and without what needs these."""
+    known = applications()
+    chosen = {name: known[name] for name in names}
+    keys = {key for one in chosen.values() for key in one.entities}
+    entities = {key: _without(entity, keys) for one in chosen.values() for key, entity in one.entities.items()}
+    return Schema(chosen, entities)
+
+
+def _without(entity: Entity, keys: Sequence[str] | set[str]) -> Entity:
+    fields = {name: one for name, one in entity.fields.items() if one.kind != "ref" or one.to in keys}
+    verbs = {
+        name: replace(verb, gives=tuple(given for given in verb.gives if given in fields))
+        for name, verb in entity.verbs.items()
+    }
+    left = {name: verb for name, verb in verbs.items() if verb.kind != "change" or verb.gives}
+    return replace(entity, fields=fields, verbs=left)

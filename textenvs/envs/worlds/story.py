@@ -1,0 +1,132 @@
+"""What an episode is about: a world, a goal in it, what the user says of it, and what happens meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .applications import Entity, Field, Value
+from .goals import Count, End, Goal, Read, Step, Tell, When
+from .incidents import Incidents
+from .twins import Fact
+from .view import Cell
+from .world import World
+
+
+@dataclass(frozen=True)
+class Detail:
+    """Something that the user says only when asked for it.
+
+    Args:
+        word: What the user calls it.
+        about: Words of which a question for it has one: all names of the field or entity.
+        says: The user's answers, in order; the last is right, and repeated.
+    """
+
+    word: str
+    about: frozenset[str]
+    says: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Another value in a cell, by somebody else's hand.
+
+    Args:
+        after: So many calls that worked come before it.
+        notice: What the policy is told.
+    """
+
+    after: int
+    cell: Cell
+    value: Value
+    notice: str
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """A task; immutable, and shared by all episodes of it.
+
+    Args:
+        ends: How it should end, by the number of events that have happened.
+    """
+
+    world: World
+    schema: str
+    goal: Goal
+    user: str
+    request: str
+    ends: tuple[End, ...]
+    facts: tuple[Fact, ...] = ()
+    details: tuple[Detail, ...] = ()
+    events: tuple[Event, ...] = ()
+    incidents: Incidents = Incidents()
+
+    @functools.cached_property
+    def told(self) -> tuple[Entity, Field] | None:
+        """The field that the answer is a value of; ``None`` where it is a number of records, or nothing is asked."""
+        read = next((one for step in self.goal for one in _tells(step)), None)
+        if not isinstance(read, Read):
+            return None
+        entity = self.world.schema.entities[read.of.entity]
+        return entity, entity.fields[read.field]
+
+    def written(self, answer: Value) -> Value:
+        """Return an answer as people write it: a record by its label."""
+        if self.told is None:
+            return answer
+        entity, one = self.told
+        return (
+            self.world.label(one.to, str(answer)) if one.kind == "ref" else self.world.skin.written(entity, one, answer)
+        )
+
+    def is_answer(self, given: Any, right: Value) -> bool:
+        """Return whether an answer is the right one, by its type: a number, a date, the label or the id of a record."""
+        written = self.written(right)
+        if isinstance(written, int):
+            try:
+                return not isinstance(given, bool) and float(given) == written
+            except (TypeError, ValueError, OverflowError):
+                return False
+        said = " ".join(str(given).split()).casefold()
+        return said in (str(written).casefold(), str(right).casefold())
+
+
+def _tells(step: Step) -> Iterator[Read | Count]:
+    if isinstance(step, Tell):
+        yield step.what
+    elif isinstance(step, When):
+        yield from _tells(step.then)
+        if step.otherwise is not None:
+            yield from _tells(step.otherwise)
+
+
+def to_json(ends: tuple[End, ...]) -> str:
+    """Return ends as the text of a task's ground truth."""
+    return json.dumps({"ends": [_end_to_json(end) for end in ends]})
+
+
+def from_json(text: str) -> tuple[End, ...]:
+    """Return the ends of a ground truth; ``ValueError``: it is none of this environment's."""
+    try:
+        return tuple(_end_from_json(end) for end in json.loads(text)["ends"])
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"a ground truth of worlds is JSON with ends, not {text[:80]!r}: {error}") from None
+
+
+def _end_to_json(end: End) -> dict[str, Any]:
+    return {
+        "changed": [[*cell, value] for cell, value in end.changed],
+        "new": [[entity, list(record)] for entity, record in end.new],
+        "answer": end.answer,
+        "refused": end.refused,
+    }
+
+
+def _end_from_json(raw: Mapping[str, Any]) -> End:
+    changed = tuple(((entity, number, name), value) for entity, number, name, value in raw["changed"])
+    new = tuple((entity, tuple(record)) for entity, record in raw["new"])
+    return End(changed, new, raw["answer"], raw["refused"])

@@ -1,0 +1,140 @@
+"""A world, drawn from a seed: applications, what they are called, people and records, and the rules of the house."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ...text import load_yaml
+from .applications import Entity, Field, applications
+from .rules import Rule, draw_rules
+from .schema import ALWAYS, Schema, schema_of
+from .skin import Skin
+from .store import Store, Table, Tables
+
+Level = Literal["easy", "medium", "hard"]
+LEVELS: tuple[str, ...] = get_args(Level)
+
+_WORDS: Mapping[str, list[str]] = load_yaml(__package__, "words.yaml")
+#: So many records a table has at least: every reference has other values by which a twin differs.
+_FEWEST = 12
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the worlds of a level are: of each pair, the least and the most."""
+
+    applications: tuple[int, int]
+    records: tuple[int, int]
+    rules: tuple[int, int]
+
+
+SIZES: Mapping[str, Size] = {
+    "easy": Size((2, 3), (150, 250), (2, 2)),
+    "medium": Size((4, 5), (800, 1200), (3, 4)),
+    "hard": Size((6, 8), (2500, 5000), (4, 6)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A world; immutable, and shared by all episodes in it.
+
+    Args:
+        skin: The names in tools and results.
+        speech: The names that users say.
+        store: The records at the beginning.
+    """
+
+    name: str
+    schema: Schema
+    skin: Skin
+    speech: Skin
+    store: Store
+    rules: tuple[Rule, ...]
+    #: What others make of a world once, for example its tools.
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def label(self, entity: str, number: str) -> str:
+        """Return what people call a record that was there at the beginning."""
+        return str(self.store.tables[entity][number][self.schema.places[entity][self.schema.entities[entity].label]])
+
+    def labels(self, entity: str) -> set[str]:
+        """Return the labels of all records of an entity."""
+        place = self.schema.places[entity][self.schema.entities[entity].label]
+        return {str(record[place]) for record in self.store.tables[entity].values()}
+
+    def free_label(self, entity: Entity, rng: np.random.Generator) -> str:
+        """Draw a label that no record of an entity has."""
+        taken = self.labels(entity.key)
+        words = entity.fields[entity.label].words
+        assert words is not None  # the loader has checked it
+        while True:
+            first, last = (_WORDS[name][int(rng.integers(len(_WORDS[name])))] for name in words)
+            if (label := f"{first} {last}") not in taken:
+                return label
+
+
+def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) -> World:
+    """Draw the world of a name: the same for the same level, name and applications.
+
+    Args:
+        level: One of :data:`LEVELS`.
+        name: Decides everything, for example ``"easy/train/0/17"``.
+        allowed: The applications to draw from, besides the people; ``None`` for all.
+    """
+    size = SIZES[level]
+    rng = np.random.default_rng([*f"worlds/{name}".encode()])
+    others = [one for one in (allowed or applications()) if one != ALWAYS]
+    count = min(int(rng.integers(size.applications[0], size.applications[1] + 1)) - 1, len(others))
+    chosen = sorted(rng.choice(len(others), count, replace=False).tolist())
+    schema = schema_of((ALWAYS, *(others[place] for place in chosen)))
+    skin = Skin.draw(schema, rng)
+    speech = skin if level == "easy" else Skin.draw(schema, rng)
+    store = Store(Tables(_tables(schema, int(rng.integers(size.records[0], size.records[1] + 1)), rng)))
+    return World(
+        name,
+        schema,
+        skin,
+        speech,
+        store,
+        draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), rng),
+    )
+
+
+def _tables(schema: Schema, total: int, rng: np.random.Generator) -> Mapping[str, Table]:
+    shares = sum(entity.share for entity in schema.entities.values())
+    ids = {}
+    for key, entity in schema.entities.items():
+        names = entity.fields[entity.label].words
+        assert names is not None  # the loader has checked it
+        most = len(_WORDS[names[0]]) * len(_WORDS[names[1]])
+        count = min(max(_FEWEST, total * entity.share // shares), most)
+        letter = entity.key.partition(".")[2][0].upper()
+        ids[key] = [f"{letter}{number}" for number in (1000 + rng.choice(9000, count, replace=False)).tolist()]
+    tables = {}
+    for key, entity in schema.entities.items():
+        columns = [_column(one, len(ids[key]), ids, rng) for one in entity.fields.values()]
+        tables[key] = dict(zip(ids[key], zip(*columns, strict=True), strict=True))
+    return tables
+
+
+def _column(field: Field, count: int, ids: Mapping[str, list[str]], rng: np.random.Generator) -> list[Any]:
+    if field.kind == "name":
+        assert field.words is not None
+        first, last = (_WORDS[name] for name in field.words)
+        numbers = rng.choice(len(first) * len(last), count, replace=False).tolist()
+        return [f"{first[number // len(last)]} {last[number % len(last)]}" for number in numbers]
+    if field.kind == "ref":
+        targets = ids[field.to]
+        return [targets[place] for place in rng.integers(0, len(targets), count).tolist()]
+    if field.kind == "choice":
+        # Three in five records have the first value: what most verbs need.
+        values = list(field.values)
+        weights = np.full(len(values), 0.4 / max(1, len(values) - 1))
+        weights[0] = 1.0 - weights[1:].sum()
+        return [values[place] for place in rng.choice(len(values), count, p=weights).tolist()]
+    return (field.low + field.step * rng.integers(0, len(field.domain()), count)).tolist()  # type: ignore[no-any-return]
