@@ -223,6 +223,16 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         return None
 
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return, for facts that a solution of a task must find out, tasks that differ in that fact alone; by default none.
+
+        Each entry is a fact in words, and tasks with the same opening in which it has different values and which
+        require different ends; the first has the value of ``task``. Whatever shows the fact may differ between them,
+        and nothing else: a policy that never looks is right in one of them at most. The audit (check ``reads``) plays
+        the expert's replies to one in all others.
+        """
+        return ()
+
     def reveals(self, reply: Message) -> bool:
         """Return whether the answer to ``reply`` depends on the ground truth by design; ``False`` by default.
 

@@ -14,6 +14,7 @@ from ..evaluate.runner import Stopped
 from .contract import copies, determinism, endings, play_episodes, processes, secrets, terms
 from .earnings import cost, failing_first, own_attacks, remembering, returns, unasked
 from .programs import programs
+from .reads import reads
 from .search import search
 from .subject import Subject, Verdict
 from .twins import twins
@@ -53,7 +54,7 @@ def checks(subject: Subject) -> Iterator[Verdict]:
         try:
             yield returns(subject)
             yield from own_attacks(subject)
-            for check in (twins, unasked, failing_first, remembering, programs, search, cost):
+            for check in (twins, reads, unasked, failing_first, remembering, programs, search, cost):
                 yield check(subject)
         except Stopped as stopped:
             yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))

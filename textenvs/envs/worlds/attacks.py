@@ -1,4 +1,4 @@
-"""Cheap policies against worlds: they end at once, refuse, ask, answer with what they read first, and change anything."""
+"""Cheap policies against worlds: they end at once, refuse, answer with what they read first, and change anything."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
     shape = SHAPES[level]
     names = list(shape.schemas)
     weights = np.array(list(shape.schemas.values()), dtype=float)
-    people = list(world.store.tables[PERSON])
+    people = world.ids(PERSON)
     for _ in range(_KINDS):
         name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
         ruled = name in RULED and bool(rng.random() < _RULED)
@@ -175,13 +175,7 @@ class _Maker:
         fields: list[tuple[str, str]] = []
         first = entity
         for _ in range(count):
-            into = [
-                (one.key, field.name)
-                for one in self.entities.values()
-                for field in one.fields.values()
-                if field.kind == "ref" and field.to == first
-            ]
-            first, name = self.choose(into)
+            first, name = self.choose(self.world.schema.references[first])
             fields.append((name, self.entities[first].fields[name].to))
         of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
         for name, to in reversed(fields):
@@ -189,7 +183,7 @@ class _Maker:
         return of
 
     def named(self, entity: str) -> Named:
-        return Named(entity, self.world.label(entity, self.choose(list(self.world.store.tables[entity]))))
+        return Named(entity, self.world.label(entity, self.choose(self.world.ids(entity))))
 
     def field(self, entity: Entity, fits: Callable[[Field], bool]) -> Field:
         return self.choose([one for one in entity.fields.values() if fits(one)])  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +22,8 @@ from .attacks import ATTACKS
 from .expert import next_move
 from .goals import End, NotMeantError, differences, naive
 from .store import Store
-from .story import Story
-from .tasks import WorldTasks, story_of_task
+from .story import Story, to_json
+from .tasks import WorldTasks, story_of_task, twin_tasks
 from .tools import ToolKit, WorldState, kit_of
 from .user import PATIENCE, answer_to
 from .view import with_cell
@@ -134,7 +135,7 @@ class Worlds(ToolEnv[WorldState]):
 
     def opening(self, task: Task) -> Sequence[Message]:
         state, story = self.state, story_of_task(task)
-        state.story, state.store, state.incidents = story, story.world.store, story.incidents
+        state.story, state.store, state.incidents = story, story.store, story.incidents
         state.said = (0,) * len(story.details)
         return task.prompt
 
@@ -176,7 +177,7 @@ class Worlds(ToolEnv[WorldState]):
             wrong += refused and not right.refused
             solved = share == parts and not wrong
             stop = "solved" if solved else "unsolved"
-        standing = max(-1.0, min(1.0, (share - wrong) / parts))
+        standing = max(-1.0, min(1.0, (share - wrong) / max(1, parts)))
         gained, state.standing = standing - state.standing, standing
         return Turn(
             () if stop else messages,
@@ -188,7 +189,7 @@ class Worlds(ToolEnv[WorldState]):
                 turn=self.turn,
                 tool_error=self.tool_error * errors,
             ),
-            metrics={"share": share / parts, "wrong": float(wrong), "events": float(state.happened)}
+            metrics={"share": share / max(1, parts), "wrong": float(wrong), "events": float(state.happened)}
             | move_metrics(move),
         )
 
@@ -209,8 +210,17 @@ class Worlds(ToolEnv[WorldState]):
     def _written(self, move: Any) -> str | Message:
         return move if isinstance(move, str) else self.format.write("", [move])
 
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return the proven facts of a task, and the tasks in which each is another; none where others change things."""
+        return twin_tasks(task)
+
+    def twin(self, task: Task) -> Task:
+        """Return the task with another right answer and no other: nothing that is said depends on it."""
+        ends = [replace(end, answer=-1, refused=not end.refused) for end in story_of_task(task).ends]
+        return replace(task, ground_truth=to_json(tuple(ends)))
+
     def secrets(self) -> Sequence[str]:
-        """The required end, as in the row."""
+        """Return the required end, as in the row."""
         return () if self.state.task is None else (str(self.state.task.ground_truth),)
 
     def conversation_score(self) -> Mapping[str, float]:
@@ -219,7 +229,7 @@ class Worlds(ToolEnv[WorldState]):
 
 
 def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
-    """Return how many of the required parts are there, how many differences should not be, and how many parts there are.
+    """Return how many required parts are there, how many differences should not be, and how many parts there are.
 
     A part is a cell, a new record, the answer, or the refusal.
     """
@@ -234,7 +244,7 @@ def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
         else:
             wrong += 1
     parts = len(required) + len(right.new) + (right.answer is not None) + right.refused
-    return good, wrong, max(1, parts)
+    return good, wrong, parts
 
 
 READER = Reader(WorldTasks, LEVELS, verl_row, "verl's columns", "my/worlds", check=story_of_task)

@@ -1,4 +1,4 @@
-"""The scripted expert: it makes the searches that the program needs, reads what decides, then changes, then finishes."""
+"""The scripted expert: it makes the searches that the program needs, reads what decides, changes, and finishes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from .world import World
 def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True) -> ToolCall | str:
     """Return the expert's next call, or its words to the user.
 
-    Args:
-        goal: Another program than the task's, and whether the rules count: what careless replies are made of.
+    Careless replies are made of another ``goal`` than the task's, or of a plan that is not ``by_rules``.
 
     Raises:
         NotMeantError: The other program has no meaning here.
@@ -50,7 +49,7 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
 
 
 def reads_of(world: World, user: str, view: View) -> Iterator[tuple[str, dict[str, Any], tuple[Any, ...]]]:
-    """Yield the calls that show what a view has read: the entity, the arguments, and the key in :attr:`WorldState.made`.
+    """Yield the calls that show what a view has read: entity, arguments, and key in :attr:`WorldState.made`.
 
     A search has a call for every page.
     """

@@ -1,8 +1,8 @@
 """Goals as programs: what a user wants of a world, in a small typed language, and what that makes of the store.
 
-A program names records by their label, follows references, selects by the values of fields, picks the least or the most,
-and does something with what it found: a verb, a verb for each, a new record, or an answer. :func:`evaluate` returns the
-:class:`End` that it asks for by the rules of the house, and the view has what had to be read for it.
+A program names records by their label, follows references, selects by the values of fields, picks the least or the
+most, and does something with what it found: a verb, a verb for each, a new record, or an answer. :func:`evaluate`
+returns the :class:`End` that it asks for by the rules of the house, and the view has what had to be read for it.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Pick:
 
 @dataclass(frozen=True)
 class Literal:
+    """A value that the program has."""
+
     value: Value
 
 
@@ -160,7 +162,9 @@ def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
     """Return the end that a goal asks for.
 
     Args:
+        goal: The program.
         view: Of the store as it is; it notes what is read, and has the store as it should be afterwards.
+        rules: What is forbidden, and what else is due.
         user: The id of the user's record.
 
     Raises:

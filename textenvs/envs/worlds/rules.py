@@ -38,8 +38,8 @@ class Limit:
     def text(self, schema: Schema, skin: Skin) -> str:
         field = schema.entities[self.entity].fields[self.field]
         limit = skin.written(schema.entities[self.entity], field, self.limit)
-        beyond = "after" if field.kind == "day" else "above"
-        return f"{_deed(schema, skin, self.entity, self.verb)} is not allowed where its {_of(skin, self.entity, self.field)} is {beyond} {limit}."
+        deed, name = _deed(skin, self.entity, self.verb), _of(skin, self.entity, self.field)
+        return f"{deed} is not allowed where its {name} is {'after' if field.kind == 'day' else 'above'} {limit}."
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,8 @@ class Linked:
     def text(self, schema: Schema, skin: Skin) -> str:
         target = schema.entities[self.target]
         value = spoken(str(skin.written(target, target.fields[self.state], self.value)))
-        return (
-            f"{_deed(schema, skin, self.entity, self.verb)} is not allowed where the {_of(skin, self.target, self.state)} "
-            f"of its {_of(skin, self.entity, self.field)} is {value}."
-        )
+        deed, state = _deed(skin, self.entity, self.verb), _of(skin, self.target, self.state)
+        return f"{deed} is not allowed where the {state} of its {_of(skin, self.entity, self.field)} is {value}."
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Rank:
 
     def text(self, schema: Schema, skin: Skin) -> str:
         grade = _of(skin, PERSON, GRADE)
-        return f"{_deed(schema, skin, self.entity, self.verb)} is only for users with {grade} {self.grade} or above."
+        return f"{_deed(skin, self.entity, self.verb)} is only for users with {grade} {self.grade} or above."
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,8 @@ class Duty:
             f"its {_of(skin, self.target, name)} is {spoken(str(skin.written(target, target.fields[name], value)))}"
             for name, value in target.verbs[self.then].needs.items()
         )
-        then = spoken(skin.verbs[self.target, self.then])
-        return (
-            f"{_deed(schema, skin, self.entity, self.verb)} has a consequence: {then} its {_of(skin, self.entity, self.field)} "
-            f"as well, where {state}."
-        )
+        deed, then = _deed(skin, self.entity, self.verb), spoken(skin.verbs[self.target, self.then])
+        return f"{deed} has a consequence: {then} its {_of(skin, self.entity, self.field)} as well, where {state}."
 
 
 Rule: TypeAlias = "Limit | Linked | Rank | Duty"
@@ -188,7 +183,7 @@ def _rule(
     return Duty(entity.key, verb.name, field.name, field.to, part)
 
 
-def _deed(schema: Schema, skin: Skin, entity: str, verb: str) -> str:
+def _deed(skin: Skin, entity: str, verb: str) -> str:
     singular = spoken(skin.entities[entity][0])
     return f'"{spoken(skin.verbs[entity, verb])}" of {"an" if singular[0] in "aeiou" else "a"} {singular}'
 

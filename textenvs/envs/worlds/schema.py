@@ -14,6 +14,8 @@ ALWAYS = "personnel"
 
 @dataclass(frozen=True)
 class Schema:
+    """Applications, and the entities of all of them by key."""
+
     applications: Mapping[str, Application]
     entities: Mapping[str, Entity]  # by key, of all applications
 
@@ -23,6 +25,16 @@ class Schema:
         values = sum(len(field.values) for entity in self.entities.values() for field in entity.fields.values())
         parts = sum(1 + len(entity.fields) + len(entity.verbs) for entity in self.entities.values())
         return len(self.applications) + parts + values
+
+    @functools.cached_property
+    def references(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """The fields that refer to each entity, with the entities that have them."""
+        found: dict[str, list[tuple[str, str]]] = {key: [] for key in self.entities}
+        for key, entity in self.entities.items():
+            for field in entity.fields.values():
+                if field.kind == "ref":
+                    found[field.to].append((key, field.name))
+        return found
 
     @functools.cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:

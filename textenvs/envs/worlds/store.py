@@ -27,6 +27,7 @@ class Tables:
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self._tables = tables
         self._indexes: dict[tuple[str, int], dict[Value, list[str]]] = {}
+        self._orders: dict[str, dict[str, int]] = {}
 
     def __getitem__(self, entity: str) -> Table:
         return self._tables[entity]
@@ -34,6 +35,12 @@ class Tables:
     def __len__(self) -> int:
         """Return the number of records."""
         return sum(map(len, self._tables.values()))
+
+    def order(self, entity: str) -> Mapping[str, int]:
+        """Return the places of the ids in a table."""
+        if entity not in self._orders:
+            self._orders[entity] = {number: place for place, number in enumerate(self._tables[entity])}
+        return self._orders[entity]
 
     def ids(self, entity: str, place: int, value: Value) -> list[str]:
         """Return the ids of the records with this value in this place."""
@@ -94,18 +101,18 @@ class Store:
                 return [(number, table[number]) for number in shortest]
             found = [(number, table[number]) for number in shortest]
             return [one for one in found if all(one[1][place] == value for place, value in values.items())]
-        if any(number in table for number in others):  # their place among the others is that in the table
-            source: Iterator[tuple[str, Record]] = self.records(entity)
-        else:
-            source = iter([*((number, table[number]) for number in shortest), *others.items()])
-        return [one for one in source if all(one[1][place] == value for place, value in values.items())]
+        found = [(number, table[number]) for number in shortest if number not in others]
+        found += others.items()
+        found = [one for one in found if all(one[1][place] == value for place, value in values.items())]
+        order = self.tables.order(entity)
+        return sorted(found, key=lambda one: order.get(one[0], len(order)))
 
     def put(self, entity: str, number: str, record: Record) -> Store:
         """Return the store with this record; as at the beginning, it is no change."""
         changed = {**self.changed, (entity, number): record}
         if self.first(entity, number) == record:
             del changed[entity, number]
-        return replace(self, changed=changed)
+        return Store(self.tables, self.given, changed)
 
     def begun_with(self, entity: str, number: str, place: int, value: Value) -> Store:
         """Return the store as if a record had begun with another value in a place, and the same change had been made.

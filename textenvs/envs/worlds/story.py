@@ -11,8 +11,9 @@ from typing import Any
 from .applications import Entity, Field, Value
 from .goals import Count, End, Goal, Read, Step, Tell, When
 from .incidents import Incidents
+from .store import Store
 from .twins import Fact
-from .view import Cell
+from .view import Cell, with_cell
 from .world import World
 
 
@@ -52,6 +53,7 @@ class Story:
 
     Args:
         ends: How it should end, by the number of events that have happened.
+        given: Values of cells that the world has other ones of: what makes it a twin.
     """
 
     world: World
@@ -64,6 +66,15 @@ class Story:
     details: tuple[Detail, ...] = ()
     events: tuple[Event, ...] = ()
     incidents: Incidents = Incidents()
+    given: tuple[tuple[Cell, Value], ...] = ()
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """The store at the beginning."""
+        store = self.world.store
+        for cell, value in self.given:
+            store = with_cell(self.world.schema, store, cell, value)
+        return store
 
     @functools.cached_property
     def told(self) -> tuple[Entity, Field] | None:
@@ -79,9 +90,9 @@ class Story:
         if self.told is None:
             return answer
         entity, one = self.told
-        return (
-            self.world.label(one.to, str(answer)) if one.kind == "ref" else self.world.skin.written(entity, one, answer)
-        )
+        if one.kind == "ref":
+            return self.world.label(one.to, str(answer)) if answer in self.world.store.tables[one.to] else answer
+        return self.world.skin.written(entity, one, answer)
 
     def is_answer(self, given: Any, right: Value) -> bool:
         """Return whether an answer is the right one, by its type: a number, a date, the label or the id of a record."""

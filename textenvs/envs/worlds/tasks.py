@@ -20,7 +20,7 @@ from .schema import ALWAYS
 from .skin import spoken
 from .story import Event, Story, from_json, to_json
 from .twins import Fact
-from .view import View, with_cell
+from .view import Cell, View, with_cell
 from .wording import Speaker
 from .world import LEVELS, Level, World, draw_world
 
@@ -114,9 +114,43 @@ def story_of_task(task: Task) -> Story:
     try:
         story = story_of(str(task.extra["story"]))
         ends = from_json(task.ground_truth)
+        given = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
         raise TaskError(f"task {task.key}: it is none of generated worlds: {error}") from None
+    if given:
+        return replace(story, ends=ends, given=given, events=(), incidents=Incidents())
     return story if ends == story.ends else replace(story, ends=ends)
+
+
+def _cell(world: World, parts: Sequence[str]) -> Cell:
+    entity, number, name = parts
+    if name not in world.schema.places[entity] or number not in world.store.tables[entity]:
+        raise ValueError(f"the world has no {entity} {number} with {name}")
+    return entity, number, name
+
+
+def twin_tasks(task: Task) -> list[tuple[str, list[Task]]]:
+    """Return the proven facts of a task, and for each the tasks of its twins, the first of them the world's own value.
+
+    All of these are without failing calls, and without changes by others.
+    """
+    story = story_of_task(task)
+    found = []
+    for fact in story.facts:
+        if not fact.proven:
+            continue
+        entity, number, name = fact.cell
+        place = story.world.schema.places[entity][name]
+        own = story.world.store.tables[entity][number][place]
+        tasks = []
+        for value in (own, *fact.values):
+            view = View(story.world.schema, with_cell(story.world.schema, story.world.store, fact.cell, value))
+            end = evaluate(story.goal, view, story.world.rules, story.user)
+            extra = {**task.extra, "given": [[*fact.cell, value]]}
+            key = f"{task.key}~{'.'.join(fact.cell)}={value}"
+            tasks.append(replace(task, key=key, ground_truth=to_json((end,)), extra=extra))
+        found.append((f"{name} of {entity} {number}", tasks))
+    return found
 
 
 @functools.lru_cache(_WORLDS)

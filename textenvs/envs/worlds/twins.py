@@ -49,6 +49,9 @@ def facts_of(world: World, goal: Goal, user: str, cells: Sequence[Cell], end: En
     """Return the cells that decide the end of a goal, with the values of their twins.
 
     Args:
+        world: The world; it has the rules.
+        goal: The program.
+        user: The id of the user's record.
         cells: What :func:`~textenvs.envs.worlds.goals.evaluate` has read.
         end: What it returned.
     """
@@ -82,7 +85,7 @@ def _others(world: World, cell: Cell) -> Iterator[Value]:
     field: Field = world.schema.entities[entity].fields[name]
     if field.kind == "name":
         return  # what the user said
-    domain: Sequence[Value] = list(world.store.tables[field.to]) if field.kind == "ref" else field.domain()
+    domain: Sequence[Value] = world.ids(field.to) if field.kind == "ref" else field.domain()
     own = world.store.tables[entity][number][world.schema.places[entity][name]]
     start = int.from_bytes(hashlib.sha256("/".join(cell).encode()).digest()[:4], "big")
     step = max(1, len(domain) // _TRIED)

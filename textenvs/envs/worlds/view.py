@@ -19,7 +19,7 @@ Act: TypeAlias = "tuple[str, str, str, tuple[tuple[str, Value], ...]]"
 
 
 class CannotBeDoneError(Exception):
-    """A verb that the record refuses, or something that is not there, or more than one: the message is for the policy."""
+    """A verb that the record refuses (the message is the field that is why), or a record that is not there."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -57,6 +57,13 @@ class World:
     rules: tuple[Rule, ...]
     #: What others make of a world once, for example its tools.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def ids(self, entity: str) -> Sequence[str]:
+        """Return the ids of the records that were there at the beginning."""
+        if ("ids", entity) not in self.cache:
+            self.cache["ids", entity] = tuple(self.store.tables[entity])
+        ids: Sequence[str] = self.cache["ids", entity]
+        return ids
 
     def label(self, entity: str, number: str) -> str:
         """Return what people call a record that was there at the beginning."""

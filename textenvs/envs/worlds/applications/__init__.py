@@ -94,6 +94,8 @@ class Entity:
 
 @dataclass(frozen=True)
 class Application:
+    """An application: entities that its tools are for."""
+
     name: str
     called: tuple[str, ...]
     entities: Mapping[str, Entity]  # by key
