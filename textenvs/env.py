@@ -224,7 +224,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return None
 
     def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
-        """Return, for facts that a solution of a task must find out, tasks that differ in that fact alone; by default none.
+        """Return tasks that differ in one fact alone, for facts that a solution must find out; by default none.
 
         Each entry is a fact in words, and tasks with the same opening in which it has different values and which
         require different ends; the first has the value of ``task``. Whatever shows the fact may differ between them,

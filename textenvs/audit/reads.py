@@ -39,7 +39,9 @@ def reads(subject: Subject) -> Verdict:
             task = env.tasks[index]
             facts = env.twin_worlds(task)
             if facts and not has_script(env, "expert"):
-                return Verdict(_CHECK, "skipped", "without a scripted expert nobody knows the replies that solve a twin")
+                return Verdict(
+                    _CHECK, "skipped", "without a scripted expert nobody knows the replies that solve a twin"
+                )
             proven.append(len(facts))
             for name, tasks in facts:
                 try:
@@ -51,10 +53,8 @@ def reads(subject: Subject) -> Verdict:
         cause = f"{type(env).__name__} offers no twin worlds (twin_worlds), so what a solution must read is not proven"
         return Verdict(_CHECK, "skipped", cause)
     evidence = f"{plural(len(proven), 'task')}, {plural(sum(proven), 'fact')} proven by {smallest} or more twins each"
-    cause = (
-        f"reads needed: {np.mean(proven):.1f} a task; a policy without one of them is right in {1 / smallest:.3f} of the "
-        "twins at most"
-    )
+    bound = f"a policy without one of them is right in {1 / smallest:.3f} of the twins at most"
+    cause = f"reads needed: {np.mean(proven):.1f} a task; {bound}"
     return Verdict(_CHECK, "pass", cause, evidence)
 
 
@@ -72,7 +72,7 @@ def _prove(env: TextEnv[Any], tasks: Sequence[Task], seed: int) -> None:
             if solved:
                 raise _Flaw("the same replies solve two twins: their ends must differ")
             if seen[: len(observations)] == observations:
-                raise _Flaw("the expert's replies show nothing that differs between twins: it must look before it acts")
+                raise _Flaw("the expert's replies show nothing that differs between twins: it must look, then act")
 
 
 def _expert(env: TextEnv[Any], task: Task, seed: int) -> tuple[list[str | Message], list[Messages]]:
@@ -92,7 +92,9 @@ def _expert(env: TextEnv[Any], task: Task, seed: int) -> tuple[list[str | Messag
     raise _Flaw(f"the expert does not end a twin within {_TURNS} replies")
 
 
-def _replayed(env: TextEnv[Any], task: Task, replies: Sequence[str | Message], seed: int) -> tuple[list[Messages], bool]:
+def _replayed(
+    env: TextEnv[Any], task: Task, replies: Sequence[str | Message], seed: int
+) -> tuple[list[Messages], bool]:
     """Return the observations before each of some replies, and whether they solve a task."""
     observation, _ = env.reset(seed=seed, options={"task": task})
     observations = [observation]

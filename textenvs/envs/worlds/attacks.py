@@ -23,8 +23,8 @@ def _finish(**arguments: object) -> str | Message:
 
 def _tools(conversation: Messages) -> list[tuple[str, str]]:
     """Return the tools of the system prompt with their arguments, but for the common ones."""
-    found = _TOOL.findall(text_of(conversation[0]))
-    return [(name, arguments) for name, arguments, _ in found if name not in (FINISH, "sign_in")]
+    tools = _TOOL.findall(text_of(conversation[0]))
+    return [(name, arguments) for name, arguments, _ in tools if name not in (FINISH, "sign_in")]
 
 
 def _results(conversation: Messages) -> list[str]:
@@ -96,7 +96,7 @@ def _read_first(rng: np.random.Generator, seen: object) -> object:
 
 ATTACKS: tuple[Attack, ...] = (
     always("finish", "finishes at once", lambda conversation: _finish()),
-    always("refuse", "finishes at once, and refuses", lambda conversation: _finish(refused=True)),
+    always("refuse", "finishes at once, and refuses", lambda conversation: _finish(refused="P1000")),
     sequence("answer-one", "answers 1", [_finish(answer=1)]),
     Attack("first-match", "searches for the names in the request, and changes the first record", _first_match),  # type: ignore[arg-type]
     Attack("read-first", "searches for the names in the request, and answers with what it reads", _read_first),  # type: ignore[arg-type]

@@ -44,19 +44,19 @@ from .twins import Fact, facts_of
 from .view import Cell, View
 from .world import World
 
-#: How often the rules forbid all of a goal, where they decide. Whoever refuses unread is right there, too.
-_REFUSED = 0.15
+#: How often a goal is kept that the rules forbid: more than half of those that they decide are of these.
+_REFUSED = 0.3
 #: How many records a verb for each, or a choice of the extreme, is about.
 _FEW, _MANY = 2, 8
 #: How many kinds of goal (schema, and whether a rule decides) are tried, and how many draws of each.
 _KINDS, _TRIES = 40, 150
-#: How often a rule decides, of the schemas with a verb that has one; of others none does.
+#: How often a rule decides, of the schemas with a verb that has one; of fields none does.
 _RULED = 0.6
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What goals a level has.
+    """Goals of a level.
 
     Args:
         schemas: Names of the functions below, with weights.
@@ -102,31 +102,30 @@ def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
     for _ in range(_KINDS):
         name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
         ruled = name in RULED and bool(rng.random() < _RULED)
-        refused = ruled and bool(rng.random() < _REFUSED)
         for _ in range(_TRIES):
             maker = _Maker(world, people[int(rng.integers(len(people)))], shape, ruled, rng)
             try:
                 goal = SCHEMAS[name](maker)
             except _NoneSuchError:
                 continue
-            if (draft := _kept(world, name, goal, maker, ruled, refused)) is not None:
+            if (draft := _kept(world, name, goal, maker, ruled)) is not None:
                 return draft
     raise RuntimeError(f"world {world.name}: no goal after {_KINDS * _TRIES} draws")
 
 
-def _kept(world: World, name: str, goal: Goal, maker: _Maker, ruled: bool, refused: bool) -> Draft | None:
+def _kept(world: World, name: str, goal: Goal, maker: _Maker, ruled: bool) -> Draft | None:
     view = View(world.schema, world.store)
     try:
         end = evaluate(goal, view, world.rules, maker.user)
     except NotMeantError:
         return None
-    if end == End() or end.refused != refused or (ruled and _end(world, goal, (), maker.user) == end):
+    if end == End() or (ruled and _end(world, goal, (), maker.user) == end):
+        return None
+    if end.refused and maker.rng.random() > _REFUSED:
         return None
     reads = tuple(view.cells)
-    if refused:  # many ends are the same refusal: neither variants nor twins tell them apart
-        return Draft(name, goal, maker.user, end, reads, ())
-    taken = flattened(goal, View(world.schema, world.store), world.rules, maker.user)
-    variants = [*naive(taken), *filter(None, [other_branch(goal, taken)])]
+    path = flattened(goal, View(world.schema, world.store), world.rules, maker.user)
+    variants = [*naive(path), *filter(None, [other_branch(goal, path)])]
     if any(_end(world, variant, world.rules, maker.user) == end for variant in variants):
         return None
     facts = facts_of(world, goal, maker.user, reads, end)
@@ -198,13 +197,13 @@ class _Maker:
         if field.kind == "name":
             raise _NoneSuchError
         if field.is_number and self.rng.random() < read:
-            others = [
+            fields = [
                 (one.key, other.name)
                 for one in self.entities.values()
                 for other in one.fields.values()
                 if (other.kind, other.low, other.high, other.step) == (field.kind, field.low, field.high, field.step)
             ]
-            entity, name = self.choose(others)
+            entity, name = self.choose(fields)
             return Read(self.source(entity, 1), name)
         return Literal(self.value(field))
 

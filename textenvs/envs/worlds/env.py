@@ -19,8 +19,8 @@ from ...tools.call_format import CallFormat
 from ...tools.toolbox import Toolbox, ToolResult
 from ...users.moves import Move, move_metrics
 from .attacks import ATTACKS
-from .expert import next_move
-from .goals import End, NotMeantError, differences, naive
+from .expert import careless_move, next_move
+from .goals import End, differences
 from .store import Store
 from .story import Story, to_json
 from .tasks import WorldTasks, story_of_task, twin_tasks
@@ -90,7 +90,7 @@ class Worlds(ToolEnv[WorldState]):
         tool_error: Cost = 0.0,
         call_format: str = "hermes",
         max_calls_per_turn: int = 8,
-        max_assistant_turns: int | None = 80,
+        max_assistant_turns: int | None = 60,
         **options: Any,
     ) -> None:
         if call_format == "native":
@@ -136,7 +136,7 @@ class Worlds(ToolEnv[WorldState]):
     def opening(self, task: Task) -> Sequence[Message]:
         state, story = self.state, story_of_task(task)
         state.story, state.store, state.incidents = story, story.store, story.incidents
-        state.said = (0,) * len(story.details)
+        state.disclosed = (0,) * len(story.details)
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
@@ -153,9 +153,9 @@ class Worlds(ToolEnv[WorldState]):
     def answer(self, reply: Message) -> Turn:
         """Let the user answer: with a detail that was asked for, or that there is nothing to say."""
         state = self.state
-        said, text, move = answer_to(self.story, state.said, self.visible_reply(reply), state.idle)
-        state.idle += said == state.said
-        state.said = said
+        disclosed, text, move = answer_to(self.story, state.disclosed, self.visible_reply(reply), state.idle)
+        state.idle += disclosed == state.disclosed
+        state.disclosed = disclosed
         return self._turn([user_message(text)], move=move)
 
     @property
@@ -172,9 +172,9 @@ class Worlds(ToolEnv[WorldState]):
         solved = False
         if state.final is not None:
             answer, refused = state.final
-            told = right.answer is not None and story.is_answer(answer, right.answer)
-            share += told + (refused and right.refused)
-            wrong += refused and not right.refused
+            answered = right.answer is not None and story.is_answer(answer, right.answer)
+            share += answered + bool(refused and refused == right.refused)
+            wrong += refused not in ("", right.refused)
             solved = share == parts and not wrong
             stop = "solved" if solved else "unsolved"
         standing = max(-1.0, min(1.0, (share - wrong) / max(1, parts)))
@@ -198,25 +198,19 @@ class Worlds(ToolEnv[WorldState]):
         return self._written(next_move(self.state))
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """Return the next step of a plan for a naive variant of the program, or of one that keeps no rules."""
-        story = self.story
-        variants = [(variant, True) for variant in naive(story.goal)] + [(story.goal, False)]
-        variant, by_rules = variants[int(rng.integers(len(variants)))]
-        try:
-            return self._written(next_move(self.state, variant, by_rules))
-        except NotMeantError:
-            return self._written(next_move(self.state, by_rules=False))
+        """Return an early end, a step of a plan for a naive variant of the program, or one on another record."""
+        return self._written(careless_move(self.state, rng))
 
     def _written(self, move: Any) -> str | Message:
         return move if isinstance(move, str) else self.format.write("", [move])
 
     def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
-        """Return the proven facts of a task, and the tasks in which each is another; none where others change things."""
+        """Return the proven facts of a task, each with the tasks in which it has other values."""
         return twin_tasks(task)
 
     def twin(self, task: Task) -> Task:
         """Return the task with another right answer and no other: nothing that is said depends on it."""
-        ends = [replace(end, answer=-1, refused=not end.refused) for end in story_of_task(task).ends]
+        ends = [replace(end, answer=-1, refused="another") for end in story_of_task(task).ends]
         return replace(task, ground_truth=to_json(tuple(ends)))
 
     def secrets(self) -> Sequence[str]:
@@ -234,16 +228,16 @@ def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
     A part is a cell, a new record, the answer, or the refusal.
     """
     changed, new = differences(story.world.schema, store)
-    required, left = dict(right.changed), list(right.new)
+    required, missing = dict(right.changed), list(right.new)
     good = sum(required.get(cell) == value for cell, value in changed)
     wrong = sum(cell not in required or required[cell] != value for cell, value in changed)
     for record in new:
-        if record in left:
-            left.remove(record)
+        if record in missing:
+            missing.remove(record)
             good += 1
         else:
             wrong += 1
-    parts = len(required) + len(right.new) + (right.answer is not None) + right.refused
+    parts = len(required) + len(right.new) + (right.answer is not None) + bool(right.refused)
     return good, wrong, parts
 
 

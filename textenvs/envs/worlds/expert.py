@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...messages import ToolCall
 from ...tools.formats import call
-from .goals import PERSON, Goal, evaluate
+from .goals import PERSON, Goal, NotMeantError, evaluate, naive
 from .rules import Rule
 from .tools import FINISH, PAGE, SIGN_IN, WorldState
 from .view import Act, Look, View
@@ -27,8 +29,8 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
     world = story.world
     if state.incidents.expired:
         return call(SIGN_IN, application=world.skin.applications[min(state.incidents.expired)])
-    for detail, said in zip(story.details, state.said, strict=True):
-        if said < len(detail.says):
+    for detail, count in zip(story.details, state.disclosed, strict=True):
+        if count < len(detail.says):
             return f"Which {detail.word} do you mean?"
     view = View(world.schema, state.store.beginning())
     rules: Sequence[Rule] = world.rules if by_rules else ()
@@ -44,8 +46,33 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
     if end.answer is not None:
         finish["answer"] = story.written(end.answer)
     if end.refused:
-        finish["refused"] = True
+        finish["refused"] = end.refused
     return call(FINISH, **finish)
+
+
+def careless_move(state: WorldState, rng: np.random.Generator) -> ToolCall | str:
+    """Return a move in the right form and mostly wrong.
+
+    It ends early, perhaps with an answer that it made up; or takes the next step for a naive variant of the program or
+    without the rules; or does to any record what should be done to one.
+    """
+    story = state.story
+    assert story is not None  # an expert plays within an episode
+    luck = rng.random()
+    if luck < 0.3:
+        return call(FINISH, answer=int(rng.integers(100))) if rng.random() < 0.5 else call(FINISH)
+    view = View(story.world.schema, state.store.beginning())
+    evaluate(story.goal, view, story.world.rules, story.user)
+    changes = [act for act in view.acts if act[2]]
+    if luck < 0.6 and changes:
+        entity, verb, _, gives = changes[int(rng.integers(len(changes)))]
+        ids = story.world.ids(entity)
+        return _act(story.world, (entity, verb, ids[int(rng.integers(len(ids)))], gives))
+    variants = [*naive(story.goal), None]
+    try:
+        return next_move(state, variants[int(rng.integers(len(variants)))], by_rules=False)
+    except NotMeantError:
+        return call(FINISH)
 
 
 def reads_of(world: World, user: str, view: View) -> Iterator[tuple[str, dict[str, Any], tuple[Any, ...]]]:
@@ -63,14 +90,14 @@ def reads_of(world: World, user: str, view: View) -> Iterator[tuple[str, dict[st
         if look[0] == "get":
             yield look[1], {"id": look[2]}, look
             continue
-        asked = dict(look[2])  # type: ignore[arg-type]
+        values = dict(look[2])  # type: ignore[arg-type]
         arguments = {
             world.skin.fields[entity.key, name]: world.skin.written(entity, entity.fields[name], value)
-            for name, value in asked.items()
+            for name, value in values.items()
         }
-        text = str(asked.pop(entity.label, "")).casefold()
+        text = str(values.pop(entity.label, "")).casefold()
         place = world.schema.places[entity.key][entity.label]
-        count = sum(text in str(record[place]).casefold() for _, record in view.matching(entity.key, asked))
+        count = sum(text in str(record[place]).casefold() for _, record in view.matching(entity.key, values))
         for page in range(1, 1 + max(1, -(-count // PAGE))):
             yield (
                 entity.key,

@@ -1,7 +1,7 @@
 """Goals as programs: what a user wants of a world, in a small typed language, and what that makes of the store.
 
 A program names records by their label, follows references, selects by the values of fields, picks the least or the
-most, and does something with what it found: a verb, a verb for each, a new record, or an answer. :func:`evaluate`
+most, and does something with what it numbers: a verb, a verb for each, a new record, or an answer. :func:`evaluate`
 returns the :class:`End` that it asks for by the rules of the house, and the view has what had to be read for it.
 """
 
@@ -68,7 +68,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Pick:
-    """Of some records, the one with the least or the most of a field."""
+    """The record with the least or the most of a field, among some."""
 
     among: Select
     field: str
@@ -96,7 +96,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Count:
-    """How many records there are."""
+    """The number of some records."""
 
     among: Select
 
@@ -143,19 +143,19 @@ Goal: TypeAlias = "tuple[Step, ...]"
 
 @dataclass(frozen=True)
 class End:
-    """How an episode should end.
+    """The end that an episode should have.
 
     Args:
         changed: The cells that should have another value than at the beginning.
         new: The records that should be new, by entity, in the order of their values.
         answer: What the user should be told.
-        refused: Whether the user wants what is not allowed, and nothing else.
+        refused: The id of the record for which a rule forbids what the user wants; empty where there is none.
     """
 
     changed: tuple[tuple[Cell, Value], ...] = ()
     new: tuple[tuple[str, Record], ...] = ()
     answer: Value | None = None
-    refused: bool = False
+    refused: str = ""
 
 
 def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
@@ -177,7 +177,10 @@ def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
     except CannotBeDoneError as error:
         raise NotMeantError(str(error)) from None
     changed, new = differences(view.schema, view.store)
-    return End(changed, new, run.answer, bool(run.forbidden and not run.done and run.answer is None))
+    refused = "" if run.done or run.answer is not None else "".join(run.forbidden)
+    if len(run.forbidden) > 1 and refused:
+        raise NotMeantError("several records of which none is allowed")
+    return End(changed, new, run.answer, refused)
 
 
 def flattened(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Goal:
@@ -185,10 +188,10 @@ def flattened(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Goal:
     run = _Run(view, rules, user)
     for step in goal:
         run.step(step)
-    return tuple(run.taken)
+    return tuple(run.path)
 
 
-def other_branch(goal: Goal, taken: Goal) -> Goal | None:
+def other_branch(goal: Goal, path: Goal) -> Goal | None:
     """Return a program with the branches that were not taken; ``None`` where it has no conditions."""
     if not any(isinstance(step, When) for step in goal):
         return None
@@ -196,7 +199,7 @@ def other_branch(goal: Goal, taken: Goal) -> Goal | None:
     for step in goal:
         if not isinstance(step, When):
             other.append(step)
-        elif (branch := step.otherwise if step.then in taken else step.then) is not None:
+        elif (branch := step.otherwise if step.then in path else step.then) is not None:
             other.append(branch)
     return tuple(other)
 
@@ -223,14 +226,14 @@ class _Run:
     view: View
     rules: Sequence[Rule]
     user: str
-    taken: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
+    path: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
     answer: Value | None = None
     done: int = 0  # verbs that were allowed
-    forbidden: int = 0
+    forbidden: list[str] = dataclasses.field(default_factory=list)
 
     def step(self, step: Step) -> None:
         if not isinstance(step, When):
-            self.taken.append(step)
+            self.path.append(step)
         if isinstance(step, Do):
             self.do(step)
         elif isinstance(step, Make):
@@ -255,7 +258,7 @@ class _Run:
         allowed = []
         for number in numbers:  # before any is changed
             if forbidden(self.rules, view, self.user, entity, step.verb, number, gives):
-                self.forbidden += 1
+                self.forbidden.append(number)
             else:
                 allowed.append(number)
         for number in allowed:
@@ -300,18 +303,18 @@ class _Run:
 
     def select(self, select: Select) -> list[str]:
         equal = {one.field: self.operand(one.value) for one in select.where if one.op == "is"}
-        others = [one for one in select.where if one.op != "is"]
-        found = self.view.find(select.entity, equal)
-        for number in found:  # whoever skips one of these cells takes others
+        conditions = [one for one in select.where if one.op != "is"]
+        numbers = self.view.find(select.entity, equal)
+        for number in numbers:  # whoever skips one of these cells takes conditions
             for name in equal:
                 self.view.cells[select.entity, number, name] = None
-        return [number for number in found if all(self.holds(select.entity, number, one) for one in others)]
+        return [number for number in numbers if all(self.holds(select.entity, number, one) for one in conditions)]
 
     def holds(self, entity: str, number: str, where: Where) -> bool:
-        value, wanted = self.view.value(entity, number, where.field), self.operand(where.value)
+        value, other = self.view.value(entity, number, where.field), self.operand(where.value)
         if where.op in ("is", "not"):
-            return (value == wanted) == (where.op == "is")
-        return int(value) > int(wanted) if where.op == "over" else int(value) < int(wanted)
+            return (value == other) == (where.op == "is")
+        return int(value) > int(other) if where.op == "over" else int(value) < int(other)
 
 
 def naive(goal: Goal) -> Iterator[Goal]:

@@ -1,4 +1,4 @@
-"""What goes wrong in an episode that is nobody's fault, and can be overcome: sessions that expire, busy services."""
+"""Failures of calls that the policy can overcome: sessions that expire, busy services."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ class Schema:
     @functools.cached_property
     def references(self) -> Mapping[str, Sequence[tuple[str, str]]]:
         """The fields that refer to each entity, with the entities that have them."""
-        found: dict[str, list[tuple[str, str]]] = {key: [] for key in self.entities}
+        fields_by_target: dict[str, list[tuple[str, str]]] = {key: [] for key in self.entities}
         for key, entity in self.entities.items():
             for field in entity.fields.values():
                 if field.kind == "ref":
-                    found[field.to].append((key, field.name))
-        return found
+                    fields_by_target[field.to].append((key, field.name))
+        return fields_by_target
 
     @functools.cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:
@@ -45,8 +45,8 @@ class Schema:
 @functools.lru_cache(maxsize=4096)
 def schema_of(names: tuple[str, ...]) -> Schema:
     """Return the schema of some applications: without references to others, and without what needs these."""
-    known = applications()
-    chosen = {name: known[name] for name in names}
+    every = applications()
+    chosen = {name: every[name] for name in names}
     keys = {key for one in chosen.values() for key in one.entities}
     entities = {key: _without(entity, keys) for one in chosen.values() for key, entity in one.entities.items()}
     return Schema(chosen, entities)
@@ -55,8 +55,8 @@ def schema_of(names: tuple[str, ...]) -> Schema:
 def _without(entity: Entity, keys: Sequence[str] | set[str]) -> Entity:
     fields = {name: one for name, one in entity.fields.items() if one.kind != "ref" or one.to in keys}
     verbs = {
-        name: replace(verb, gives=tuple(given for given in verb.gives if given in fields))
+        name: replace(verb, gives=tuple(name for name in verb.gives if name in fields))
         for name, verb in entity.verbs.items()
     }
-    left = {name: verb for name, verb in verbs.items() if verb.kind != "change" or verb.gives}
-    return replace(entity, fields=fields, verbs=left)
+    verbs_kept = {name: verb for name, verb in verbs.items() if verb.kind != "change" or verb.gives}
+    return replace(entity, fields=fields, verbs=verbs_kept)

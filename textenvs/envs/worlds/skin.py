@@ -1,4 +1,4 @@
-"""What a world calls things: each application, entity, field, verb and value has one of its names.
+"""Names that a world calls things by: each application, entity, field, verb and value has one of its names.
 
 Tools and results use the names of one skin. The user speaks with another, drawn from the same sets, where the level has
 users with words of their own.

@@ -59,21 +59,21 @@ class Store:
 
     Args:
         tables: The records of the world, shared by all its stores.
-        given: Records that began as others than the world's: of a twin, or by somebody else's hand.
-        changed: The records that are others than at the beginning, or new.
+        begun: Records that began as overrides than the world's: of a twin, or by somebody else's hand.
+        changed: The records that are overrides than at the beginning, or new.
     """
 
     tables: Tables = field(compare=False, repr=False)
-    given: Mapping[Address, Record] = field(default_factory=dict)
+    begun: Mapping[Address, Record] = field(default_factory=dict)
     changed: Mapping[Address, Record] = field(default_factory=dict)
 
     def beginning(self) -> Store:
         """Return the store without changes."""
-        return Store(self.tables, self.given)
+        return Store(self.tables, self.begun)
 
     def first(self, entity: str, number: str) -> Record | None:
         """Return a record as it was at the beginning; ``None`` where there was none of this id."""
-        return self.given.get((entity, number)) or self.tables[entity].get(number)
+        return self.begun.get((entity, number)) or self.tables[entity].get(number)
 
     def get(self, entity: str, number: str) -> Record | None:
         """Return a record; ``None`` where there is none of this id."""
@@ -81,38 +81,38 @@ class Store:
 
     def records(self, entity: str) -> Iterator[tuple[str, Record]]:
         """Yield the ids and records of a table; new ones come last."""
-        table, others = self.tables[entity], self._others(entity)
-        if not others:
+        table, overrides = self.tables[entity], self._overrides(entity)
+        if not overrides:
             yield from table.items()
             return
         for number, record in table.items():
-            yield number, others.pop(number, record)
-        yield from others.items()
+            yield number, overrides.pop(number, record)
+        yield from overrides.items()
 
     def matching(self, entity: str, values: Mapping[int, Value]) -> list[tuple[str, Record]]:
         """Return the ids and records that have these values in these places, in the order of the table."""
         if not values:
             return list(self.records(entity))
-        table, others = self.tables[entity], self._others(entity)
+        table, overrides = self.tables[entity], self._overrides(entity)
         lists = [self.tables.ids(entity, place, value) for place, value in values.items()]
         shortest = min(lists, key=len)
-        if not others:
+        if not overrides:
             if len(lists) == 1:
                 return [(number, table[number]) for number in shortest]
-            found = [(number, table[number]) for number in shortest]
-            return [one for one in found if all(one[1][place] == value for place, value in values.items())]
-        found = [(number, table[number]) for number in shortest if number not in others]
-        found += others.items()
-        found = [one for one in found if all(one[1][place] == value for place, value in values.items())]
+            matches = [(number, table[number]) for number in shortest]
+            return [one for one in matches if all(one[1][place] == value for place, value in values.items())]
+        matches = [(number, table[number]) for number in shortest if number not in overrides]
+        matches += overrides.items()
+        matches = [one for one in matches if all(one[1][place] == value for place, value in values.items())]
         order = self.tables.order(entity)
-        return sorted(found, key=lambda one: order.get(one[0], len(order)))
+        return sorted(matches, key=lambda one: order.get(one[0], len(order)))
 
     def put(self, entity: str, number: str, record: Record) -> Store:
         """Return the store with this record; as at the beginning, it is no change."""
         changed = {**self.changed, (entity, number): record}
         if self.first(entity, number) == record:
             del changed[entity, number]
-        return Store(self.tables, self.given, changed)
+        return Store(self.tables, self.begun, changed)
 
     def begun_with(self, entity: str, number: str, place: int, value: Value) -> Store:
         """Return the store as if a record had begun with another value in a place, and the same change had been made.
@@ -122,7 +122,7 @@ class Store:
         before = self.first(entity, number)
         assert before is not None
         after = (*before[:place], value, *before[place + 1 :])
-        store = replace(self, given={**self.given, (entity, number): after})
+        store = replace(self, begun={**self.begun, (entity, number): after})
         if (changed := self.changed.get((entity, number))) is None:
             return store
         if changed[place] == before[place]:  # not changed in this place
@@ -134,9 +134,9 @@ class Store:
         made = sum(name == entity and self.first(name, number) is None for name, number in self.changed)
         return f"{next(iter(self.tables[entity]))[0]}{10000 + made}"
 
-    def _others(self, entity: str) -> dict[str, Record]:
+    def _overrides(self, entity: str) -> dict[str, Record]:
         """Return the records of an entity that are others than the world's."""
-        if not self.given and not self.changed:
+        if not self.begun and not self.changed:
             return {}
-        both = (*self.given.items(), *self.changed.items())
+        both = (*self.begun.items(), *self.changed.items())
         return {number: record for (name, number), record in both if name == entity}

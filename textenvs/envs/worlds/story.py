@@ -1,4 +1,4 @@
-"""What an episode is about: a world, a goal in it, what the user says of it, and what happens meanwhile."""
+"""The story of an episode: a world, a goal in it, what the user says of it, and what happens meanwhile."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Story:
 
     Args:
         ends: How it should end, by the number of events that have happened.
-        given: Values of cells that the world has other ones of: what makes it a twin.
+        twin_values: Values of cells that the world has other ones of: what makes it a twin.
     """
 
     world: World
@@ -66,18 +66,18 @@ class Story:
     details: tuple[Detail, ...] = ()
     events: tuple[Event, ...] = ()
     incidents: Incidents = Incidents()
-    given: tuple[tuple[Cell, Value], ...] = ()
+    twin_values: tuple[tuple[Cell, Value], ...] = ()
 
     @functools.cached_property
     def store(self) -> Store:
         """The store at the beginning."""
         store = self.world.store
-        for cell, value in self.given:
+        for cell, value in self.twin_values:
             store = with_cell(self.world.schema, store, cell, value)
         return store
 
     @functools.cached_property
-    def told(self) -> tuple[Entity, Field] | None:
+    def question(self) -> tuple[Entity, Field] | None:
         """The field that the answer is a value of; ``None`` where it is a number of records, or nothing is asked."""
         read = next((one for step in self.goal for one in _tells(step)), None)
         if not isinstance(read, Read):
@@ -87,9 +87,9 @@ class Story:
 
     def written(self, answer: Value) -> Value:
         """Return an answer as people write it: a record by its label."""
-        if self.told is None:
+        if self.question is None:
             return answer
-        entity, one = self.told
+        entity, one = self.question
         if one.kind == "ref":
             return self.world.label(one.to, str(answer)) if answer in self.world.store.tables[one.to] else answer
         return self.world.skin.written(entity, one, answer)
@@ -102,8 +102,8 @@ class Story:
                 return not isinstance(given, bool) and float(given) == written
             except (TypeError, ValueError, OverflowError):
                 return False
-        said = " ".join(str(given).split()).casefold()
-        return said in (str(written).casefold(), str(right).casefold())
+        text = " ".join(str(given).split()).casefold()
+        return text in (str(written).casefold(), str(right).casefold())
 
 
 def _tells(step: Step) -> Iterator[Read | Count]:

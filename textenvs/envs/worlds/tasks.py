@@ -30,7 +30,7 @@ _WORLDS, _STORIES = 64, 1024
 
 @dataclass(frozen=True)
 class Manner:
-    """What makes a task of a level harder, besides its goal.
+    """Difficulties of a level, besides its goals.
 
     Args:
         hides: Details that the user holds back, at most.
@@ -75,11 +75,11 @@ class WorldTasks(Endless):
             raise ValueError(f"worlds must be None or at least 1, not {self.worlds!r}")
         if self.applications is None:
             return
-        known = applications()
+        names = applications()
         if isinstance(self.applications, str) or not self.applications:
             raise ValueError(f"applications must be None or a list of at least one, not {self.applications!r}")
-        if unknown := [name for name in self.applications if name not in known]:
-            raise ValueError(f"applications: {unknown[0]!r} is not one of {', '.join(known)}")
+        if unknown := [name for name in self.applications if name not in names]:
+            raise ValueError(f"applications: {unknown[0]!r} is not one of {', '.join(names)}")
         object.__setattr__(self, "applications", tuple(sorted({*self.applications} - {ALWAYS})))
         if not self.applications:
             raise ValueError(f"applications: {ALWAYS} is in every world; name at least one other")
@@ -114,11 +114,11 @@ def story_of_task(task: Task) -> Story:
     try:
         story = story_of(str(task.extra["story"]))
         ends = from_json(task.ground_truth)
-        given = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
+        values = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
         raise TaskError(f"task {task.key}: it is none of generated worlds: {error}") from None
-    if given:
-        return replace(story, ends=ends, given=given, events=(), incidents=Incidents())
+    if values:
+        return replace(story, ends=ends, twin_values=values, events=(), incidents=Incidents())
     return story if ends == story.ends else replace(story, ends=ends)
 
 
@@ -135,7 +135,7 @@ def twin_tasks(task: Task) -> list[tuple[str, list[Task]]]:
     All of these are without failing calls, and without changes by others.
     """
     story = story_of_task(task)
-    found = []
+    facts = []
     for fact in story.facts:
         if not fact.proven:
             continue
@@ -149,8 +149,8 @@ def twin_tasks(task: Task) -> list[tuple[str, list[Task]]]:
             extra = {**task.extra, "given": [[*fact.cell, value]]}
             key = f"{task.key}~{'.'.join(fact.cell)}={value}"
             tasks.append(replace(task, key=key, ground_truth=to_json((end,)), extra=extra))
-        found.append((f"{name} of {entity} {number}", tasks))
-    return found
+        facts.append((f"{name} of {entity} {number}", tasks))
+    return facts
 
 
 @functools.lru_cache(_WORLDS)
@@ -225,6 +225,6 @@ def _rules_text(world: World) -> str:
         "Rules of the house, which the tools do not check:",
         *(f"- {rule.text(world.schema, skin)}" for rule in world.rules),
         "Where a rule forbids what is wanted of one of several records, leave that record out; where it forbids all, "
-        "change nothing and call finish with refused true.",
+        "change nothing, and call finish with the id of the record that it is about as refused.",
     ]
     return "\n".join(lines)

@@ -40,9 +40,9 @@ class WorldState(ToolState):
     #: The calls that worked, for the scripted expert.
     made: frozenset[tuple[Any, ...]] = frozenset()
     happened: int = 0  # events
-    #: What ``finish`` was called with: the answer and whether it refuses; ``None`` before.
-    final: tuple[Any, bool] | None = None
-    said: tuple[int, ...] = ()  # how often the user has answered for each detail
+    #: What ``finish`` was called with: the answer, and the id for which it refuses; ``None`` before.
+    final: tuple[Any, str] | None = None
+    disclosed: tuple[int, ...] = ()  # how often the user has answered for each detail
     idle: int = 0  # replies that the user could not answer
     standing: float = 0.0  # the share of the task that is done
 
@@ -90,9 +90,9 @@ def _tools(world: World) -> list[Tool[..., Any]]:
         _tool(
             _finish,
             FINISH,
-            "End the task: with the answer to what was asked, if anything was, and refused true where nothing that the "
-            "user wants is allowed.",
-            {"answer": ("text or number", {}, False), "refused": ("true or false", {"type": "boolean"}, False)},
+            "End the task: with the answer to a question, if there was one, and with the id of the record for which a "
+            "rule forbids what the user wants, if one does.",
+            {"answer": ("text or number", {}, False), "refused": ("id", {"type": "string"}, False)},
         ),
     ]
     return made_tools
@@ -126,10 +126,10 @@ class _Checked:
     def __call__(self, *, episode_state: WorldState, **arguments: Any) -> Any:
         if unknown := [key for key in arguments if key not in self.properties]:
             raise ToolError(f"{self.name} has no argument {unknown[0][:40]!r}; it has {', '.join(self.properties)}")
-        given = {key: value for key, value in arguments.items() if value is not None}
-        if missing := [key for key in self.required if key not in given]:
+        values = {key: value for key, value in arguments.items() if value is not None}
+        if missing := [key for key in self.required if key not in values]:
             raise ToolError(f"{self.name} needs {', '.join(missing)}")
-        return self.function(episode_state, given)
+        return self.function(episode_state, values)
 
 
 def _title(world: World, entity: Entity, one: Field) -> str:
@@ -151,7 +151,7 @@ def _find(world: World, entity: Entity) -> Tool[..., Any]:
     plural = spoken(world.skin.entities[entity.key][1])
     arguments = {**_arguments(world, entity, entity.fields, False), _PAGE: ("number", {"type": "integer"}, False)}
     function = functools.partial(_run_find, world, entity)
-    return _tool(function, world.skin.tool(entity, "find"), f"Find {plural} by all that is given.", arguments)
+    return _tool(function, world.skin.tool(entity, "find"), f"Find {plural} by all values that are given.", arguments)
 
 
 def _get(world: World, entity: Entity) -> Tool[..., Any]:
@@ -189,27 +189,27 @@ def _run_find(world: World, entity: Entity, state: WorldState, arguments: dict[s
         raise ToolError(f"{_PAGE} counts from 1, not {page!r}")
     places, skin = world.schema.places[entity.key], world.skin
     label, text = places[entity.label], ""
-    wanted: dict[int, Value] = {}
-    asked: list[tuple[str, Value]] = []
+    equal: dict[int, Value] = {}
+    conditions: list[tuple[str, Value]] = []
     for name, one in entity.fields.items():
         if (written := arguments.get(skin.fields[entity.key, name])) is None:
             continue
         if one.name == entity.label:
             text = str(written).casefold()
-            asked.append((name, str(written)))
+            conditions.append((name, str(written)))
         else:
             value = _value(world, entity, one, written, state.store, exists=False)
-            wanted[places[name]] = value
-            asked.append((name, value))
-    found = [
-        one for one in state.store.matching(entity.key, wanted) if not text or text in str(one[1][label]).casefold()
+            equal[places[name]] = value
+            conditions.append((name, value))
+    matches = [
+        one for one in state.store.matching(entity.key, equal) if not text or text in str(one[1][label]).casefold()
     ]
-    pages = max(1, -(-len(found) // PAGE))
-    shown = found[PAGE * (page - 1) : PAGE * page]
-    state.made |= {("find", entity.key, tuple(asked), page)}
+    pages = max(1, -(-len(matches) // PAGE))
+    rows_of_page = matches[PAGE * (page - 1) : PAGE * page]
+    state.made |= {("find", entity.key, tuple(conditions), page)}
     field_name = skin.fields[entity.key, entity.label]
-    rows = [{_ID: number, field_name: record[label]} for number, record in shown]
-    return {skin.entities[entity.key][1]: rows, "found": len(found), _PAGE: page, "pages": pages}
+    rows = [{_ID: number, field_name: record[label]} for number, record in rows_of_page]
+    return {skin.entities[entity.key][1]: rows, "found": len(matches), _PAGE: page, "pages": pages}
 
 
 def _run_get(world: World, entity: Entity, state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -265,13 +265,13 @@ def _sign_in(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finish(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
-    answer, refused = arguments.get("answer"), arguments.get("refused", False)
-    if not isinstance(refused, bool):
-        raise ToolError(f"refused is true or false, not {refused!r}")
+    answer, refused = arguments.get("answer"), arguments.get("refused", "")
+    if not isinstance(refused, str):
+        raise ToolError(f"refused is the id of a record, not {refused!r}")
     if answer is not None and (isinstance(answer, bool) or not isinstance(answer, str | int | float)):
         raise ToolError("answer is a text or a number")
     if state.final is None:
-        state.final = answer, refused
+        state.final = answer, refused.strip()
     return {"finished": True}
 
 
@@ -311,4 +311,4 @@ def _value(world: World, entity: Entity, one: Field, written: Any, store: Store,
 def _kind_text(world: World, entity: Entity, one: Field) -> str:
     if one.kind == "choice":
         return _title(world, entity, one)
-    return {"name": "a text", "day": "a date such as 2026-03-09"}.get(one.kind, "a whole number")
+    return {"name": "a text", "day": "a date such as 2026-03-09"}.get(one.kind, "an integer")

@@ -32,7 +32,7 @@ class Fact:
 
     @property
     def ends(self) -> int:
-        """How many ends there are, the world's own included."""
+        """The number of ends, the world's own included."""
         return 1 + len(self.values)
 
     @property

@@ -62,8 +62,8 @@ class Speaker:
     def request(self, goal: Goal, user: str) -> str:
         """Return the opening message of a user."""
         label = self.world.label("personnel.person", user)
-        first, *others = (self._step(step) for step in goal)
-        text = first + "".join(self._say("joins", next=step) for step in others)
+        first, *rest = (self._step(step) for step in goal)
+        text = first + "".join(self._say("joins", next=step) for step in rest)
         return f"{self._say('greetings', me=label)} {self._say('frames', goal=text)}"
 
     def notice(self, cell: Cell, value: Value) -> str:
@@ -74,8 +74,8 @@ class Speaker:
         return self._say("notice", field=self._field(entity, name), of=of, value=self._value(entity, one, value))
 
     def _say(self, name: str, **parts: str) -> str:
-        known = phrases(name, self.split)
-        return known[int(self.rng.integers(len(known)))].format(**parts)
+        choices = phrases(name, self.split)
+        return choices[int(self.rng.integers(len(choices)))].format(**parts)
 
     def _entity(self, key: str) -> Entity:
         return self.world.schema.entities[key]
@@ -99,8 +99,8 @@ class Speaker:
 
     def _hides(self, words: Sequence[str]) -> bool:
         """Return whether to hold back a detail that is asked for by one of these words, which are no other's."""
-        taken = frozenset().union(*(detail.about for detail in self.details))
-        free = taken.isdisjoint(map(spoken, words))
+        used = frozenset().union(*(detail.about for detail in self.details))
+        free = used.isdisjoint(map(spoken, words))
         return free and len(self.details) < self.hide and bool(self.rng.random() < 0.7)
 
     def _detail(self, word: str, words: Sequence[str], value: str, wrong: str) -> None:
@@ -166,14 +166,14 @@ class Speaker:
             return self._do(step)
         if isinstance(step, Make):
             entity = self._entity(step.entity)
-            given = [
+            parts = [
                 self._say(
                     "given", field=self._field(entity.key, name), value=self._operand(entity, entity.fields[name], one)
                 )
                 for name, one in step.gives
             ]
             verb = spoken(self.world.speech.verbs[entity.key, "create"])
-            return self._say("make", verb=verb, entity=self._called(entity), values=" and ".join(given))
+            return self._say("make", verb=verb, entity=self._called(entity), values=" and ".join(parts))
         if isinstance(step, When):
             entity = self._entity(step.of.entity)
             name, of = self._field(entity.key, step.condition.field), self._source(step.of)

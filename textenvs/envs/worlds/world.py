@@ -25,7 +25,7 @@ _FEWEST = 12
 
 @dataclass(frozen=True)
 class Size:
-    """How large the worlds of a level are: of each pair, the least and the most."""
+    """Sizes of a level's worlds: of each pair, the least and the most."""
 
     applications: tuple[int, int]
     records: tuple[int, int]
@@ -55,7 +55,7 @@ class World:
     speech: Skin
     store: Store
     rules: tuple[Rule, ...]
-    #: What others make of a world once, for example its tools.
+    #: What names make of a world once, for example its tools.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def ids(self, entity: str) -> Sequence[str]:
@@ -76,12 +76,12 @@ class World:
 
     def free_label(self, entity: Entity, rng: np.random.Generator) -> str:
         """Draw a label that no record of an entity has."""
-        taken = self.labels(entity.key)
+        labels = self.labels(entity.key)
         words = entity.fields[entity.label].words
         assert words is not None  # the loader has checked it
         while True:
             first, last = (_WORDS[name][int(rng.integers(len(_WORDS[name])))] for name in words)
-            if (label := f"{first} {last}") not in taken:
+            if (label := f"{first} {last}") not in labels:
                 return label
 
 
@@ -95,10 +95,10 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
     """
     size = SIZES[level]
     rng = np.random.default_rng([*f"worlds/{name}".encode()])
-    others = [one for one in (allowed or applications()) if one != ALWAYS]
-    count = min(int(rng.integers(size.applications[0], size.applications[1] + 1)) - 1, len(others))
-    chosen = sorted(rng.choice(len(others), count, replace=False).tolist())
-    schema = schema_of((ALWAYS, *(others[place] for place in chosen)))
+    names = [one for one in (allowed or applications()) if one != ALWAYS]
+    count = min(int(rng.integers(size.applications[0], size.applications[1] + 1)) - 1, len(names))
+    chosen = sorted(rng.choice(len(names), count, replace=False).tolist())
+    schema = schema_of((ALWAYS, *(names[place] for place in chosen)))
     skin = Skin.draw(schema, rng)
     speech = skin if level == "easy" else Skin.draw(schema, rng)
     store = Store(Tables(_tables(schema, int(rng.integers(size.records[0], size.records[1] + 1)), rng)))

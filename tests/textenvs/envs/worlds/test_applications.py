@@ -62,7 +62,9 @@ def test_wrong_file_is_refused_in_words(path, value, problem, monkeypatch):
         part = part[key]
     part[path[-1]] = value
     real = load_yaml
-    monkeypatch.setattr(module, "load_yaml", lambda package, name: raw if name == "calendar.yaml" else real(package, name))
+    monkeypatch.setattr(
+        module, "load_yaml", lambda package, name: raw if name == "calendar.yaml" else real(package, name)
+    )
     with pytest.raises(ApplicationError, match=problem):
         applications.__wrapped__()
 

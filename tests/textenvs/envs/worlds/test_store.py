@@ -48,7 +48,8 @@ def test_new_ids_are_new(tables, records):
     store, made = Store(Tables(tables)), []
     for record in records:
         number = store.new_id("x")
-        assert store.get("x", number) is None and number not in made
+        assert store.get("x", number) is None
+        assert number not in made
         store = store.put("x", number, record)
         made.append(number)
     assert [store.get("x", number) for number in made] == records

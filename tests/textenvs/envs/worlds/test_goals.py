@@ -1,0 +1,171 @@
+"""Programs on a store written by hand: what each asks for, by the rules and without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from textenvs.envs.worlds.goals import (
+    Count,
+    Do,
+    Follow,
+    Literal,
+    Make,
+    Me,
+    Named,
+    NotMeantError,
+    Pick,
+    Read,
+    Select,
+    Tell,
+    When,
+    Where,
+    evaluate,
+    naive,
+)
+from textenvs.envs.worlds.rules import Duty, Limit, Linked, Rank
+from textenvs.envs.worlds.schema import schema_of
+from textenvs.envs.worlds.store import Store, Tables
+from textenvs.envs.worlds.view import View
+
+SCHEMA = schema_of(("personnel", "calendar"))
+#: name, team, office, manager, grade, desk, state
+PEOPLE = {
+    "P1": ("Ada One", "T1", "O1", "P2", 7, 101, "active"),
+    "P2": ("Bo Two", "T1", "O1", "P1", 3, 102, "active"),
+    "P3": ("Cy Three", "T2", "O2", "P1", 5, 103, "away"),
+}
+#: title, host, room, day, minutes, state
+MEETINGS = {
+    "M1": ("alpha review", "P1", "R1", 10, 30, "planned"),
+    "M2": ("beta review", "P1", "R2", 20, 60, "planned"),
+    "M3": ("gamma review", "P2", "R2", 30, 90, "planned"),
+    "M4": ("delta review", "P1", "R1", 40, 15, "held"),
+}
+TABLES = Tables(
+    {
+        "personnel.person": PEOPLE,
+        "personnel.team": {"T1": ("red", "P1", "P2", 1000), "T2": ("blue", "P3", "P1", 2000)},
+        "personnel.office": {"O1": ("north", "P2", 3, "open"), "O2": ("south", "P3", 4, "closed")},
+        "calendar.meeting": MEETINGS,
+        "calendar.room": {"R1": ("oak", "T1", 10, "open"), "R2": ("elm", "T2", 20, "blocked")},
+    }
+)
+ALPHA, BETA = Named("calendar.meeting", "alpha review"), Named("calendar.meeting", "beta review")
+HOSTED = Select("calendar.meeting", (Where("host", "is", Me()), Where("state", "is", Literal("planned"))))
+
+
+def end_of(*goal, rules=(), user="P1"):
+    return evaluate(goal, View(SCHEMA, Store(TABLES)), rules, user)
+
+
+def cell(entity, number, field, value):
+    return ((entity, number, field), value)
+
+
+@pytest.mark.parametrize(
+    ("step", "changed"),
+    [
+        (Do(ALPHA, "cancel"), [cell("calendar.meeting", "M1", "state", "cancelled")]),
+        (Do(ALPHA, "move", (("day", Literal(77)),)), [cell("calendar.meeting", "M1", "day", 77)]),
+        (Do(ALPHA, "move", (("day", Read(BETA, "day")),)), [cell("calendar.meeting", "M1", "day", 20)]),
+        (Do(ALPHA, "rehouse", (("room", Follow(BETA, "room", "calendar.room")),)),
+         [cell("calendar.meeting", "M1", "room", "R2")]),
+        (Do(HOSTED, "cancel"), [cell("calendar.meeting", number, "state", "cancelled") for number in ("M1", "M2")]),
+        (Do(Pick(HOSTED, "minutes", most=True), "cancel"), [cell("calendar.meeting", "M2", "state", "cancelled")]),
+        (Do(Pick(HOSTED, "minutes", most=False), "cancel"), [cell("calendar.meeting", "M1", "state", "cancelled")]),
+        (Do(Follow(Follow(Me(), "manager", "personnel.person"), "office", "personnel.office"), "close"),
+         [cell("personnel.office", "O1", "state", "closed")]),
+        (When(ALPHA, Where("day", "over", Literal(9)), Do(ALPHA, "cancel"), Do(BETA, "cancel")),
+         [cell("calendar.meeting", "M1", "state", "cancelled")]),
+        (When(ALPHA, Where("day", "over", Literal(10)), Do(ALPHA, "cancel"), Do(BETA, "cancel")),
+         [cell("calendar.meeting", "M2", "state", "cancelled")]),
+        (When(ALPHA, Where("room", "not", Named("calendar.room", "oak")), Do(ALPHA, "cancel")), []),
+    ],
+)  # fmt: skip
+def test_program_changes(step, changed):
+    assert list(end_of(step).changed) == changed
+
+
+@pytest.mark.parametrize(
+    ("step", "answer"),
+    [
+        (Tell(Read(Follow(ALPHA, "host", "personnel.person"), "grade")), 7),
+        (Tell(Count(HOSTED)), 2),
+        (Tell(Count(Select("calendar.meeting", (Where("day", "under", Literal(20)),)))), 1),
+        (Tell(Count(Select("calendar.meeting", (Where("state", "not", Literal("held")),)))), 3),
+    ],
+)
+def test_program_answers(step, answer):
+    assert end_of(step).answer == answer
+
+
+def test_new_record_has_what_is_given_and_what_the_verb_sets():
+    gives = (("title", Literal("new review")), ("host", Me()), ("room", Named("calendar.room", "oak")), ("day", Literal(3)))
+    assert end_of(Make("calendar.meeting", gives)).new == (
+        ("calendar.meeting", ("new review", "P1", "R1", 3, 30, "planned")),
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Do(Named("calendar.meeting", "nothing"), "cancel"),
+        Do(Named("calendar.meeting", "delta review"), "cancel"),  # it was held
+        Do(Pick(Select("calendar.meeting", (Where("room", "is", Literal("R9")),)), "day", most=True), "cancel"),
+        Do(Pick(Select("personnel.office", (Where("floors", "over", Literal(99)),)), "floors", most=True), "close"),
+    ],
+)
+def test_program_without_meaning(step):
+    with pytest.raises(NotMeantError):
+        end_of(step)
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused", "kept"),
+    [
+        (Limit("calendar.meeting", "cancel", "minutes", 45), "M2", ["M1"]),
+        (Linked("calendar.meeting", "cancel", "room", "calendar.room", "state", "blocked"), "M2", ["M1"]),
+        (Rank("calendar.meeting", "cancel", 7), "", ["M1", "M2"]),
+        (Limit("calendar.meeting", "close", "minutes", 1), "", ["M1", "M2"]),
+    ],
+)
+def test_rules_forbid(rule, refused, kept):
+    """One record that is forbidden is refused by its id; of several, what is forbidden is left out."""
+    assert end_of(Do(BETA, "cancel"), rules=(rule,)).refused == refused
+    several = end_of(Do(HOSTED, "cancel"), rules=(rule,))
+    assert [address[1] for address, _ in several.changed] == kept
+    assert not several.refused
+
+
+def test_rank_is_that_of_the_user():
+    rule = Rank("calendar.meeting", "cancel", 7)
+    assert end_of(Do(ALPHA, "cancel"), rules=(rule,), user="P2").refused == "M1"
+
+
+def test_duty_follows_where_it_can():
+    rule = Duty("calendar.meeting", "cancel", "host", "personnel.person", "mark_away")
+    assert cell("personnel.person", "P1", "state", "away") in end_of(Do(ALPHA, "cancel"), rules=(rule,)).changed
+    release = Duty("calendar.meeting", "cancel", "room", "calendar.room", "release")
+    assert end_of(Do(ALPHA, "cancel"), rules=(release,)) == end_of(Do(ALPHA, "cancel"))  # the room is open
+    assert cell("calendar.room", "R2", "state", "open") in end_of(Do(BETA, "cancel"), rules=(release,)).changed
+
+
+def test_naive_variants_leave_something_out():
+    goal = (When(ALPHA, Where("day", "over", Literal(9)), Do(Pick(HOSTED, "day", most=True), "cancel"), Do(BETA, "close")),)
+    variants = [*naive(goal)]
+    assert goal not in variants
+    assert (goal[0].then,) in variants
+    assert (goal[0].otherwise,) in variants
+    ends = {end_of(*variant) for variant in variants}
+    assert end_of(Do(ALPHA, "cancel")) in ends  # the least day in place of the most
+
+
+def test_what_is_read_is_noted():
+    view = View(SCHEMA, Store(TABLES))
+    evaluate((Do(Follow(Me(), "office", "personnel.office"), "close"),), view, (), "P1")
+    assert list(view.looks) == [
+        ("find", "personnel.person", (("name", "Ada One"),)),
+        ("get", "personnel.person", "P1"),
+        ("get", "personnel.office", "O1"),
+    ]
+    assert view.acts == [("personnel.office", "close", "O1", ())]
