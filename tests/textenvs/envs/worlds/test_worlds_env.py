@@ -1,0 +1,297 @@
+"""Episodes in generated worlds: what is paid, what is refused, what the user says, what happens meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import textenvs
+from textenvs.audit import Subject
+from textenvs.audit.reads import reads
+from textenvs.envs.worlds.goals import End
+from textenvs.envs.worlds.incidents import Incidents
+from textenvs.envs.worlds.tasks import WorldTasks, story_of, story_of_task, task_of, twin_tasks
+from textenvs.envs.worlds.user import PATIENCE
+from textenvs.envs.worlds.wording import _PHRASES, phrases
+from textenvs.messages import text_of
+from textenvs.task import SPLITS, TaskError
+from textenvs.tools.formats import Hermes, call
+
+LEVELS = ("easy", "medium", "hard")
+WRITE = Hermes().write
+
+
+def world_env(level="easy", **options):
+    return textenvs.make("textenv/worlds", level=level, **options).unwrapped
+
+
+def expert(env, until=lambda env: False):
+    """Play the expert, at most until a condition holds; return the infos of all steps."""
+    infos = []
+    while not env.state.done and not until(env):
+        infos.append(env.step(env.demonstration(np.random.default_rng(0)))[4])
+    return infos
+
+
+def begin(env, key):
+    env.reset(seed=0, options={"task": task_of(key)})
+
+
+@functools.cache
+def key_where(level, fits):
+    """Return the key of the first training task of a level that fits."""
+    keys = (f"{level}/train/0/{number}/0" for number in range(300))
+    return next(key for key in keys if fits(story_of(key)))
+
+
+def with_events(story):
+    return bool(story.events) and not story.incidents.drawn
+
+
+def with_one_change(story):
+    return len(story.ends[0].changed) == 1 and story.ends[0] == End(story.ends[0].changed)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_expert_solves_and_progress_is_the_share(level):
+    env = world_env(level)
+    for number in range(12):
+        begin(env, f"{level}/test/3/{number}/0")
+        infos = expert(env)
+        assert infos[-1]["stop"] == "solved"
+        assert sum(info["terms"]["progress"] for info in infos) == pytest.approx(0.5)
+        assert sum(info["terms"]["success"] for info in infos) == 1
+
+
+def test_anything_else_that_changes_is_counted_against():
+    env = world_env()
+    begin(env, key_where("easy", with_one_change))
+    ready = "finish"
+    expert(env, lambda env: ready in str(env.demonstration(np.random.default_rng(0))))
+    fork = env.fork()
+    assert expert(fork)[-1]["stop"] == "solved"
+    story, ((cell, _),) = env.story, env.story.ends[0].changed
+    entity = story.world.schema.entities["personnel.person"]
+    act = next(verb for verb in entity.verbs.values() if verb.kind == "act")
+    state = next(iter(act.needs))
+    other = next(
+        number
+        for number in story.world.ids(entity.key)
+        if (number != cell[1])
+        and env.state.store.get(entity.key, number)[story.world.schema.places[entity.key][state]] == act.needs[state]
+    )
+    _, reward, *_, info = env.step(WRITE("", [call(story.world.skin.tool(entity, act), id=other)]))
+    assert info["metrics"]["wrong"] == 1
+    assert reward == pytest.approx(-0.5)  # one right, one wrong, of one
+    assert expert(env)[-1]["stop"] == "unsolved"
+
+
+def test_undone_change_costs_nothing():
+    """The differences count, not the way: whoever takes a change back has not made it."""
+    env = world_env()
+    begin(env, key_where("easy", with_one_change))
+    story = env.story
+    entity = story.world.schema.entities["personnel.person"]
+    away, back = entity.verbs["mark_away"], entity.verbs["mark_back"]
+    place = story.world.schema.places[entity.key]["state"]
+    number = next(one for one in story.world.ids(entity.key) if story.store.get(entity.key, one)[place] == "active")
+    total = 0.0
+    for verb in (away, back):
+        total += env.step(WRITE("", [call(story.world.skin.tool(entity, verb), id=number)]))[1]
+    assert total == 0
+    assert expert(env)[-1]["stop"] == "solved"
+
+
+def test_forks_do_not_share_changes():
+    env = world_env()
+    begin(env, key_where("easy", with_one_change))
+    fork = env.fork()
+    assert expert(fork)[-1]["stop"] == "solved"
+    assert not env.state.store.changed
+    assert expert(env)[-1]["stop"] == "solved"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"id": "X"}, "there is no"),
+        ({}, "needs id"),
+        ({"id": "X", "colour": 1}, "has no argument 'colour'"),
+    ],
+)
+def test_wrong_calls_are_answered_in_words(arguments, problem):
+    env = world_env()
+    begin(env, "easy/train/0/0/0")
+    entity = env.story.world.schema.entities["personnel.person"]
+    observation, *_, info = env.step(WRITE("", [call(env.story.world.skin.tool(entity, "get"), **arguments)]))
+    assert problem in text_of(observation[-1])
+    assert info["metrics"]["tool_errors"] == 1
+
+
+def test_filter_called_state_is_used():
+    """The episode's state is an argument of every tool, and a world may have a field of that name."""
+    env, seen = world_env(), 0
+    for number in range(20):
+        begin(env, f"easy/train/0/{number}/0")
+        world = env.story.world
+        for entity in world.schema.entities.values():
+            for name, one in entity.fields.items():
+                if one.kind != "choice" or world.skin.fields[entity.key, name] != "state":
+                    continue
+                counts = []
+                for value in one.values:
+                    arguments = {"state": world.skin.written(entity, one, value)}
+                    observation, *_ = env.step(WRITE("", [call(world.skin.tool(entity, "find"), **arguments)]))
+                    counts.append(json.loads(text_of(observation[-1]))["found"])
+                assert sum(counts) == len(world.ids(entity.key))
+                seen += 1
+    assert seen
+
+
+def test_details_are_told_when_asked_for():
+    env = world_env("medium")
+    begin(env, key_where("medium", lambda story: story.details))
+    detail = env.story.details[0]
+    told = detail.says[-1]
+    assert told not in str(env.state.messages)
+    observation, *_, info = env.step("Please tell me more.")
+    assert told not in str(observation)
+    observation, *_ = env.step(f"Which {detail.word} is it?")
+    assert told in text_of(observation[-1])
+    for _ in range(PATIENCE - 1):
+        *_, info = env.step("Anything else?")
+    assert info["stop"] == "user_left"
+
+
+def test_wrong_detail_is_corrected():
+    env = world_env("hard")
+    begin(env, key_where("hard", lambda story: any(len(detail.says) > 1 for detail in story.details)))
+    detail = next(detail for detail in env.story.details if len(detail.says) > 1)
+    texts = [text_of(env.step(f"Which {detail.word}?")[0][-1]) for _ in range(3)]
+    assert texts == [*detail.says, detail.says[-1]]
+
+
+def test_list_of_all_words_is_no_question():
+    env = world_env("medium")
+    begin(env, key_where("medium", lambda story: story.details))
+    words = {name for entity in env.story.world.schema.entities.values() for name in (*entity.called, *entity.fields)}
+    observation, *_ = env.step(" ".join(sorted(words)) * 2)
+    assert env.story.details[0].says[-1] not in str(observation)
+
+
+def test_event_changes_what_is_right():
+    env = world_env("hard")
+    key = key_where("hard", with_events)
+    begin(env, key)
+    (event,) = env.story.events
+    expert(env, lambda env: env.state.happened)
+    assert event.notice in text_of(env.state.messages[-1])
+    assert env.story.ends[0] != env.story.ends[1]
+    assert expert(env)[-1]["stop"] == "solved"
+    begin(env, key)  # whoever goes by the value of before fails
+    blind = env.fork()
+    blind.state.story = replace(env.story, events=())
+    replies = []
+    while not blind.state.done:
+        replies.append(blind.demonstration(np.random.default_rng(0)))
+        blind.step(replies[-1])
+    assert blind.state.stop == "solved"
+    for reply in replies:
+        if not env.state.done:
+            env.step(reply)
+    assert env.state.stop != "solved"
+
+
+def test_failing_calls_can_be_overcome():
+    incidents = Incidents(((2, "busy"), (3, "expired")))
+    incidents, problem = incidents.called("bank")
+    assert problem is None
+    incidents, problem = incidents.called("bank")
+    assert problem == "busy"
+    incidents, problem = incidents.called("bank")
+    assert problem == "expired"
+    assert incidents.called("bank")[1] == "expired"
+    assert incidents.called("mail")[1] is None
+    assert incidents.signed_in("bank").called("bank")[1] is None
+
+
+@pytest.mark.parametrize("level", ["easy", "hard"])
+def test_reads_are_proven(level):
+    verdict = reads(Subject(functools.partial(textenvs.make, "textenv/worlds", level=level), episodes=4))
+    assert verdict.status == "pass", verdict
+    assert "0.143" in verdict.cause
+
+
+def test_policy_that_reads_nothing_is_right_in_one_twin():
+    """Any fixed replies solve one of the twins of a fact at most, whatever they are: here, those of every twin."""
+    env = world_env()
+    (_, tasks), *_ = twin_tasks(task_of("easy/train/0/1/0"))
+    assert len(tasks) == 7
+    scripts = []
+    for task in tasks:
+        env.reset(seed=0, options={"task": task})
+        replies = []
+        while not env.state.done:
+            replies.append(env.demonstration(np.random.default_rng(0)))
+            env.step(replies[-1])
+        scripts.append(replies)
+    for replies in scripts:
+        solved = 0
+        for task in tasks:
+            env.reset(seed=0, options={"task": task})
+            for reply in replies:
+                if not env.state.done:
+                    env.step(reply)
+            solved += env.state.stop == "solved"
+        assert solved == 1
+
+
+def test_splits_share_no_world_and_no_wording():
+    for name in _PHRASES:
+        train, test = (set(phrases(name, split)) for split in SPLITS)
+        assert not train & test
+    keys = {split: WorldTasks(split=split)[3].key for split in SPLITS}
+    assert story_of(keys["train"]).world.store.tables is not story_of(keys["test"]).world.store.tables
+
+
+def test_tasks_of_few_worlds_share_them():
+    tasks = WorldTasks(worlds=2)
+    worlds = [story_of_task(tasks[number]).world for number in range(6)]
+    assert len({id(world) for world in worlds}) == 2
+    assert worlds[0] is worlds[2]
+    assert len({tasks[number].key for number in range(6)}) == 6
+
+
+def test_worlds_are_of_the_applications_that_are_named():
+    tasks = WorldTasks("medium", applications=["bank", "shop"])
+    assert {*story_of_task(tasks[0]).world.schema.applications} == {"personnel", "bank", "shop"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"worlds": 0}, "worlds"),
+        ({"applications": ["nothing"]}, "'nothing' is not one of"),
+        ({"applications": ["personnel"]}, "name at least one other"),
+        ({"call_format": "native"}, "tools of its own"),
+    ],
+)
+def test_wrong_options_are_refused(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        world_env(**options)
+
+
+def test_row_of_another_kind_is_refused():
+    env = world_env()
+    task = task_of("easy/train/0/0/0")
+    for wrong in (
+        {"extra": {"story": "easy/train"}},
+        {"ground_truth": "7"},
+        {"extra": {**task.extra, "given": [["a", "b", "c", 1]]}},
+    ):
+        with pytest.raises(TaskError, match="none of generated worlds"):
+            env.reset(seed=0, options={"task": replace(task, **wrong)})
