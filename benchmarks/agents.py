@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import random
 import subprocess
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import learning
+from benchmarks.hardware import processor
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,13 +127,6 @@ def versions(program: str) -> dict[str, str]:
         for name in ("ai", "@ai-sdk/openai"):
             versions[name] = json.loads((NODE / "node_modules" / name / "package.json").read_text())["version"]
     return versions
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} CPUs"
 
 
 def run(seed: int, reward: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from typing import Any
 import gymnasium
 
 from benchmarks import learning
+from benchmarks.hardware import processor
 from textenvs.envs.textarena import TextArena
 from textenvs.messages import Message, user
 from textenvs.task import Task
@@ -155,17 +156,11 @@ def rows_of(game: str, kind: str, seed: int, folder: Path) -> list[dict[str, Any
 
 
 def hardware() -> dict[str, str]:
-    model = next((line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), "")
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "textarena")}
     return {
-        "machine": f"{model or platform.machine()}, {os.cpu_count()} cores",
+        "machine": processor(),
         "python": platform.python_version(),
     } | versions
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

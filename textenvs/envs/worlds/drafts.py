@@ -45,7 +45,7 @@ from .view import Cell, View
 from .world import World
 
 #: How often a goal is kept that the rules forbid: more than half of those that they decide are of these.
-_REFUSED = 0.3
+_REFUSED = 0.2
 #: How many records a verb for each, or a choice of the extreme, is about.
 _FEW, _MANY = 2, 8
 #: How many kinds of goal (schema, and whether a rule decides) are tried, and how many draws of each.

@@ -7,7 +7,7 @@ it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -22,24 +22,26 @@ Address: TypeAlias = "tuple[str, str]"
 
 
 class Tables:
-    """The records of a world at its beginning, by entity and id, with an index for each field that was searched by."""
+    """The records of a world at its beginning, by entity and id; each table is made when it is first needed.
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
-        self._tables = tables
+    It keeps an index for each field that was searched by.
+    """
+
+    def __init__(self, make: Callable[[str], Table]) -> None:
+        self._make = make
+        self._tables: dict[str, Table] = {}
         self._indexes: dict[tuple[str, int], dict[Value, list[str]]] = {}
         self._orders: dict[str, dict[str, int]] = {}
 
     def __getitem__(self, entity: str) -> Table:
+        if entity not in self._tables:
+            self._tables[entity] = self._make(entity)
         return self._tables[entity]
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return sum(map(len, self._tables.values()))
 
     def order(self, entity: str) -> Mapping[str, int]:
         """Return the places of the ids in a table."""
         if entity not in self._orders:
-            self._orders[entity] = {number: place for place, number in enumerate(self._tables[entity])}
+            self._orders[entity] = {number: place for place, number in enumerate(self[entity])}
         return self._orders[entity]
 
     def ids(self, entity: str, place: int, value: Value) -> list[str]:
@@ -47,7 +49,7 @@ class Tables:
         index = self._indexes.get((entity, place))
         if index is None:
             index = {}
-            for number, record in self._tables[entity].items():
+            for number, record in self[entity].items():
                 index.setdefault(record[place], []).append(number)
             self._indexes[entity, place] = index
         return index.get(value, [])

@@ -25,14 +25,14 @@ FINISH, SIGN_IN = "finish", "sign_in"
 #: Most values that one tool's description lists.
 _ID, _PAGE = "id", "page"
 
-_EMPTY = Store(Tables({}))
+_EMPTY = Store(Tables({}.__getitem__))
 
 
 @dataclass
 class WorldState(ToolState):
     """An episode in a world."""
 
-    shared = (*ToolState.shared, "story", "store")
+    shared = (*ToolState.shared, "story", "store", "incidents", "made", "final", "disclosed")
 
     story: Story | None = None
     store: Store = _EMPTY

@@ -101,7 +101,7 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
     schema = schema_of((ALWAYS, *(names[place] for place in chosen)))
     skin = Skin.draw(schema, rng)
     speech = skin if level == "easy" else Skin.draw(schema, rng)
-    store = Store(Tables(_tables(schema, int(rng.integers(size.records[0], size.records[1] + 1)), rng)))
+    store = Store(Tables(_Draws(schema, name, int(rng.integers(size.records[0], size.records[1] + 1)))))
     return World(
         name,
         schema,
@@ -112,36 +112,49 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
     )
 
 
-def _tables(schema: Schema, total: int, rng: np.random.Generator) -> Mapping[str, Table]:
-    shares = sum(entity.share for entity in schema.entities.values())
-    ids = {}
-    for key, entity in schema.entities.items():
+class _Draws:
+    """Draws the tables of a world, each when it is first needed and from randomness of its own."""
+
+    def __init__(self, schema: Schema, name: str, total: int) -> None:
+        self._schema, self._name = schema, name
+        shares = sum(entity.share for entity in schema.entities.values())
+        self._counts = {key: self._count(entity, total, shares) for key, entity in schema.entities.items()}
+        self._ids: dict[str, list[str]] = {}
+
+    def _count(self, entity: Entity, total: int, shares: int) -> int:
         names = entity.fields[entity.label].words
         assert names is not None  # the loader has checked it
-        most = len(_WORDS[names[0]]) * len(_WORDS[names[1]])
-        count = min(max(_FEWEST, total * entity.share // shares), most)
-        letter = entity.key.partition(".")[2][0].upper()
-        ids[key] = [f"{letter}{number}" for number in (1000 + rng.choice(9000, count, replace=False)).tolist()]
-    tables = {}
-    for key, entity in schema.entities.items():
-        columns = [_column(one, len(ids[key]), ids, rng) for one in entity.fields.values()]
-        tables[key] = dict(zip(ids[key], zip(*columns, strict=True), strict=True))
-    return tables
+        return min(max(_FEWEST, total * entity.share // shares), len(_WORDS[names[0]]) * len(_WORDS[names[1]]))
 
+    def _rng(self, entity: str, part: str) -> np.random.Generator:
+        return np.random.default_rng([*f"worlds/{self._name}/{entity}/{part}".encode()])
 
-def _column(field: Field, count: int, ids: Mapping[str, list[str]], rng: np.random.Generator) -> list[Any]:
-    if field.kind == "name":
-        assert field.words is not None
-        first, last = (_WORDS[name] for name in field.words)
-        numbers = rng.choice(len(first) * len(last), count, replace=False).tolist()
-        return [f"{first[number // len(last)]} {last[number % len(last)]}" for number in numbers]
-    if field.kind == "ref":
-        targets = ids[field.to]
-        return [targets[place] for place in rng.integers(0, len(targets), count).tolist()]
-    if field.kind == "choice":
-        # Three in five records have the first value: what most verbs need.
-        values = list(field.values)
-        weights = np.full(len(values), 0.4 / max(1, len(values) - 1))
-        weights[0] = 1.0 - weights[1:].sum()
-        return [values[place] for place in rng.choice(len(values), count, p=weights).tolist()]
-    return (field.low + field.step * rng.integers(0, len(field.domain()), count)).tolist()  # type: ignore[no-any-return]
+    def _ids_of(self, entity: str) -> list[str]:
+        if entity not in self._ids:
+            letter = entity.partition(".")[2][0].upper()
+            numbers = 1000 + self._rng(entity, "ids").choice(9000, self._counts[entity], replace=False)
+            self._ids[entity] = [f"{letter}{number}" for number in numbers.tolist()]
+        return self._ids[entity]
+
+    def __call__(self, entity: str) -> Table:
+        """Return a table."""
+        rng, ids = self._rng(entity, "records"), self._ids_of(entity)
+        columns = [self._column(field, len(ids), rng) for field in self._schema.entities[entity].fields.values()]
+        return dict(zip(ids, zip(*columns, strict=True), strict=True))
+
+    def _column(self, field: Field, count: int, rng: np.random.Generator) -> list[Any]:
+        if field.kind == "name":
+            assert field.words is not None
+            first, last = (_WORDS[name] for name in field.words)
+            numbers = rng.choice(len(first) * len(last), count, replace=False).tolist()
+            return [f"{first[number // len(last)]} {last[number % len(last)]}" for number in numbers]
+        if field.kind == "ref":
+            targets = self._ids_of(field.to)
+            return [targets[place] for place in rng.integers(0, len(targets), count).tolist()]
+        if field.kind == "choice":
+            # Three in five records have the first value: what most verbs need.
+            values = list(field.values)
+            weights = np.full(len(values), 0.4 / max(1, len(values) - 1))
+            weights[0] = 1.0 - weights[1:].sum()
+            return [values[place] for place in rng.choice(len(values), count, p=weights).tolist()]
+        return (field.low + field.step * rng.integers(0, len(field.domain()), count)).tolist()  # type: ignore[no-any-return]

@@ -48,7 +48,7 @@ TABLES = Tables(
         "personnel.office": {"O1": ("north", "P2", 3, "open"), "O2": ("south", "P3", 4, "closed")},
         "calendar.meeting": MEETINGS,
         "calendar.room": {"R1": ("oak", "T1", 10, "open"), "R2": ("elm", "T2", 20, "blocked")},
-    }
+    }.__getitem__
 )
 ALPHA, BETA = Named("calendar.meeting", "alpha review"), Named("calendar.meeting", "beta review")
 HOSTED = Select("calendar.meeting", (Where("host", "is", Me()), Where("state", "is", Literal("planned"))))

@@ -1,0 +1,163 @@
+"""Are generated worlds sound, and fast? Every seed is played by the expert and by the attacks; the parts are timed.
+
+    python -m benchmarks.worlds [--levels easy,medium,hard] [--seeds 1000] [--attacked 200] [--results FILE] [--report]
+
+For each level: of so many test tasks, each in a world of its own, the share that the expert solves, its calls, how many
+facts are proven by seven twins, and how often the rules decide or forbid; of the first of them, what the best attack
+earns and solves. Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in
+milliseconds of one core). An exception ends it: no seed is passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import textenvs
+from benchmarks.hardware import processor
+from textenvs.attack import Attack
+from textenvs.envs.worlds.goals import NotMeantError, evaluate
+from textenvs.envs.worlds.story import Story
+from textenvs.envs.worlds.tasks import WorldTasks, story_of, task_of
+from textenvs.envs.worlds.view import View
+from textenvs.envs.worlds.world import draw_world
+
+LEVELS = ("easy", "medium", "hard")
+
+
+def episode(env: Any, reply: Callable[[], Any]) -> float:
+    """Play an episode that was reset; return its return."""
+    total = 0.0
+    while not env.state.done:
+        total += env.step(reply())[1]
+    return total
+
+
+def decided_by_rules(story: Story) -> bool:
+    """Return whether another end were right if there were no rules."""
+    view = View(story.world.schema, story.store)
+    try:
+        return evaluate(story.goal, view, (), story.user) != story.ends[0]
+    except NotMeantError:
+        return True
+
+
+def soundness(level: str, seeds: int, attacked: int) -> dict[str, Any]:
+    """Play the expert on all seeds, and the attacks on some."""
+    env = textenvs.make("textenv/worlds", level=level, split="test").unwrapped
+    solved, calls, facts, rules, refusals, returns = 0, [], [], 0, 0, []
+    for number in range(seeds):
+        env.reset(seed=number, options={"task_index": number})
+        returns.append(episode(env, lambda: env.demonstration(np.random.default_rng(0))))
+        solved += env.state.stop == "solved"
+        calls.append(env.state.calls_made)
+        facts.append(sum(fact.proven for fact in env.story.facts))
+        rules += decided_by_rules(env.story)
+        refusals += bool(env.story.ends[0].refused)
+    best = max(
+        (attack_result(env, attack, attacked, returns) for attack in env.attacks() if not attack.rehearse),
+        key=lambda result: float(result["return"]),
+    )
+    return {
+        "seeds": seeds,
+        "expert": solved / seeds,
+        "return": statistics.mean(returns),
+        "calls": [min(calls), statistics.mean(calls), max(calls)],
+        "facts": [min(facts), statistics.mean(facts), max(facts)],
+        "rules decide": rules / seeds,
+        "refused": refusals / seeds,
+        "best attack": best,
+    }
+
+
+def attack_result(env: Any, attack: Attack, episodes: int, expert: Sequence[float]) -> dict[str, Any]:
+    """Return the mean return of an attack, as a share of the expert's on the same tasks, and what it solves."""
+    returns, solved = [], 0
+    for number in range(episodes):
+        env.reset(seed=number, options={"task_index": number})
+        cheat = attack.start(np.random.default_rng(number), ())
+        returns.append(episode(env, lambda cheat=cheat: cheat(env.state.messages)))
+        solved += env.state.stop == "solved"
+    mean, best = statistics.mean(returns), statistics.mean(expert[:episodes])
+    return {"name": attack.name, "return": mean, "share": mean / best, "solved": solved / episodes}
+
+
+def timed(work: Callable[[int], Any], count: int) -> float:
+    """Return the median time of a call in milliseconds."""
+    times = []
+    for number in range(count):
+        began = time.perf_counter()
+        work(number)
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def speed(level: str) -> dict[str, float]:
+    """Return medians of milliseconds."""
+    env = textenvs.make("textenv/worlds", level=level, worlds=1).unwrapped
+    env.reset(seed=0, options={"task_index": 0})
+    story, tasks = env.story, WorldTasks(level, worlds=1)  # type: ignore[arg-type]
+    world = story.world
+    person = world.schema.entities["personnel.person"]
+    words = [
+        env.format.write("", [textenvs.tools.call(world.skin.tool(person, "get"), id=number)])
+        for number in world.ids(person.key)[:50]
+    ]
+    calls = [env.format.parse(text).calls for text in words]
+    resets = {number: task_of(tasks[number].key) for number in range(20)}
+    return {
+        "world": timed(lambda number: draw_world(level, f"speed/{number}"), 40),
+        "task": timed(lambda number: story_of(f"{level}/train/1/0/{number}"), 40),
+        "reset": timed(lambda number: env.reset(seed=number, options={"task": resets[number % 20]}), 200),
+        "step": timed(lambda number: env.step(words[number % len(words)]), 50),
+        "call": timed(lambda number: env.toolbox.run_now(calls[number % len(calls)], env.state), 50),
+        "fork": timed(lambda number: env.snapshot(), 200),
+    }
+
+
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the tables."""
+    print("level   seeds  expert  calls  proven facts  rules decide  forbidden  best attack (of the expert, solved)")
+    for row in rows:
+        calls, facts, best = row["calls"], row["facts"], row["best attack"]
+        print(
+            f"{row['level']:<6}  {row['seeds']:>5}  {row['expert']:>6.1%}  {calls[0]} to {calls[2]} ({calls[1]:.1f})  "
+            f"{facts[0]} to {facts[2]} ({facts[1]:.1f})  {row['rules decide']:>11.1%}  {row['refused']:>9.1%}  "
+            f"{best['name']} ({best['share']:.1%}, {best['solved']:.1%})"
+        )
+    print("\nmilliseconds (medians)")
+    for row in rows:
+        print(f"{row['level']:<6}  " + "  ".join(f"{name} {value:.2f}" for name, value in row["ms"].items()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the results, print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", type=lambda text: text.split(","), default=[*LEVELS], metavar="easy,...")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--attacked", type=int, default=200, help="of these, so many are played by each attack")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/worlds.json"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.levels) - set(LEVELS):
+        parser.error(f"--levels: {', '.join(sorted(unknown))}; there are {', '.join(LEVELS)}")
+    if not options.report:
+        rows = []
+        for level in options.levels:
+            times = speed(level)
+            played = soundness(level, options.seeds, min(options.attacked, options.seeds))
+            rows.append({"level": level, **played, "ms": times})
+        options.results.write_text(json.dumps({"machine": processor(), "rows": rows}, indent=1) + "\n")
+    report(json.loads(options.results.read_text())["rows"])
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
