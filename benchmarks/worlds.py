@@ -51,7 +51,7 @@ def decided_by_rules(story: Story) -> bool:
 
 def soundness(level: str, seeds: int, attacked: int) -> dict[str, Any]:
     """Play the expert on all seeds, and the attacks on some."""
-    env = textenvs.make("textenv/worlds", level=level, split="test").unwrapped
+    env: Any = textenvs.make("textenv/worlds", level=level, split="test").unwrapped
     solved, calls, facts, rules, refusals, returns = 0, [], [], 0, 0, []
     for number in range(seeds):
         env.reset(seed=number, options={"task_index": number})
@@ -101,7 +101,7 @@ def timed(work: Callable[[int], Any], count: int) -> float:
 
 def speed(level: str) -> dict[str, float]:
     """Return medians of milliseconds."""
-    env = textenvs.make("textenv/worlds", level=level, worlds=1).unwrapped
+    env: Any = textenvs.make("textenv/worlds", level=level, worlds=1).unwrapped
     env.reset(seed=0, options={"task_index": 0})
     story, tasks = env.story, WorldTasks(level, worlds=1)  # type: ignore[arg-type]
     world = story.world

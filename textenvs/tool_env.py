@@ -91,12 +91,12 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def toolbox(self) -> Toolbox:
-        """What runs the calls. A family whose episodes have tools of their own overrides this and the next two."""
+        """The tools that are called. A family whose episodes have tools of their own overrides this and the next two."""
         return self._toolbox
 
     @property
     def format(self) -> CallFormat:
-        """How calls are written."""
+        """The format of calls."""
         return self._format
 
     def instructions(self) -> str:

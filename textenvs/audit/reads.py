@@ -21,7 +21,7 @@ _CHECK = "reads"
 
 
 class _Flaw(Exception):
-    """What is wrong with the twins of a task."""
+    """A fault of a task's twins."""
 
 
 def reads(subject: Subject) -> Verdict:

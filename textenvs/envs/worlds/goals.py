@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .applications import Value
 from .rules import Rule, duties, forbidden
@@ -330,7 +330,8 @@ def naive(goal: Goal) -> Iterator[Goal]:
             yield (*goal[:place], step, *goal[place + 1 :])
 
 
-def _variants(part: object) -> Iterator[object]:
+def _variants(part: Any) -> Iterator[Any]:
+    replace: Any = dataclasses.replace  # of whatever part of a program
     if isinstance(part, When):
         yield part.then
         if part.otherwise is not None:
@@ -352,7 +353,7 @@ def _variants(part: object) -> Iterator[object]:
                 inner = one[1] if isinstance(one, tuple) else one
                 for variant in _variants(inner):
                     new = (one[0], variant) if isinstance(one, tuple) else variant
-                    yield dataclasses.replace(part, **{field.name: (*value[:place], new, *value[place + 1 :])})  # type: ignore[type-var]
+                    yield replace(part, **{field.name: (*value[:place], new, *value[place + 1 :])})
         elif dataclasses.is_dataclass(value):
             for variant in _variants(value):
-                yield dataclasses.replace(part, **{field.name: variant})  # type: ignore[type-var]
+                yield replace(part, **{field.name: variant})

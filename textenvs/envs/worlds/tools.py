@@ -25,7 +25,7 @@ FINISH, SIGN_IN = "finish", "sign_in"
 #: Most values that one tool's description lists.
 _ID, _PAGE = "id", "page"
 
-_EMPTY = Store(Tables({}.__getitem__))
+_EMPTY = Store(Tables(lambda entity: {}))
 
 
 @dataclass

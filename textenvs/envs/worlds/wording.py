@@ -104,7 +104,7 @@ class Speaker:
         return free and len(self.details) < self.hide and bool(self.rng.random() < 0.7)
 
     def _detail(self, word: str, words: Sequence[str], value: str, wrong: str) -> None:
-        says = (self._say("answer", word=word, value=value),)
+        says: tuple[str, ...] = (self._say("answer", word=word, value=value),)
         if self.wrong and not self.details and wrong != value:
             says = (self._say("wrong", word=word, value=wrong), self._say("corrected", word=word, value=value))
         self.details.append(Detail(word, frozenset(map(spoken, words)), says))

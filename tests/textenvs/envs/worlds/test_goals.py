@@ -99,7 +99,7 @@ def test_program_answers(step, answer):
     assert end_of(step).answer == answer
 
 
-def test_new_record_has_what_is_given_and_what_the_verb_sets():
+def test_new_record_has_given_and_set_values():
     gives = (
         ("title", Literal("new review")),
         ("host", Me()),

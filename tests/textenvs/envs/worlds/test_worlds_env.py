@@ -226,7 +226,7 @@ def test_reads_are_proven(level):
     assert "0.143" in verdict.cause
 
 
-def test_policy_that_reads_nothing_is_right_in_one_twin():
+def test_fixed_replies_solve_one_twin():
     """Any fixed replies solve one of the twins of a fact at most, whatever they are: here, those of every twin."""
     env = world_env()
     (_, tasks), *_ = twin_tasks(task_of("easy/train/0/1/0"))
