@@ -96,8 +96,9 @@ class Compact(TextEnv[CompactState]):
         self.env, self.tokens, self.keep, self.request = env, tokens, keep, request
         self.count = _estimate if count is None else resolve("count", count)
         self.script = None if script is None else resolve("script", script)
-        for name in ("blocking", "levels", "attack_margin", "own_script", "max_assistant_turns", "max_user_turns"):
+        for name in ("blocking", "has_success", "levels", "attack_margin", "own_script"):
             setattr(self, name, getattr(env, name))
+        self.max_assistant_turns, self.max_user_turns = env.max_assistant_turns, env.max_user_turns
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "env" not in self.__dict__:

@@ -110,6 +110,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: ``info["role"]`` names the one whose turn it is, and a turn may begin that of another (``Turn(role=...)``). Turns
     #: and their limit are counted over all of them; a step's reward is the sum of what they earned.
     roles: tuple[str, ...] = ("assistant",)
+    #: Whether an episode can succeed, which is to terminate with ``stop="solved"``. Where it cannot (both players of a
+    #: game act by ``step``, another library ends the episode), this is false, ``info["has_success"]`` says so, and no
+    #: report has a share of solved episodes.
+    has_success: bool = True
     #: The values of the option ``level``, easiest first; none where there is no such option.
     levels: ClassVar[tuple[str, ...]] = ()
     #: How far every attack's mean return stays below the expert's, as a share of the range from doing nothing to the
@@ -273,7 +277,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             options: ``{"task_index": i}`` picks a task of the set, ``{"task": row_or_Task}`` brings one along.
 
         Returns:
-            The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``.
+            The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``; and with
+            ``has_success``, which is then ``False``, where episodes cannot succeed.
 
         Raises:
             ValueError: Unknown options, or a task that is not there or cannot be played. After this or any other
@@ -548,6 +553,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _identity(self) -> dict[str, Any]:
         task = self.task
         names = {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
+        if not self.has_success:
+            names["has_success"] = False
         return names if len(self.roles) == 1 else {**names, "role": self.state.role}
 
     def _result(self, turn: Turn, reward: float, terms: dict[str, float], **extra: Any) -> StepResult:

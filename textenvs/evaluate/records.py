@@ -78,7 +78,8 @@ class Record:
     task_index: int  # the task's index in the task set
     task_key: str  # its name there
     data_source: str  # where it comes from
-    success: bool = False  # the environment ended the episode as solved
+    # The environment ended the episode as solved; ``None`` where episodes cannot succeed (:attr:`TextEnv.has_success`).
+    success: bool | None = False
     turn_rewards: tuple[float, ...] = ()  # the reward of each turn
     terms: Mapping[str, float] = field(default_factory=dict)  # the reward's named parts, each summed over the turns
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each of the environment's metrics

@@ -57,6 +57,7 @@ PLAYED: dict[str, Column] = {
     ),
     "terminated": Column("episode", "bool", "the task was over"),
     "truncated": Column("episode", "bool", "a budget ran out"),
+    "has_success": Column("episode", "bool", "it could end as solved; false where the environment has no such end"),
     "task_index": Column("episode", "int64", "what the environment was reset with, as `options`; null: another option"),
     "env_seed": Column("episode", "int64", "the seed of the environment's reset"),
     "sampling_seed": Column("episode", "int64", "the seed that each turn's seed of the engine is derived from"),

@@ -189,7 +189,7 @@ class Branch:
     def _row(self, episode_id: str) -> dict[str, Any]:
         state, episode = self._env.state, self.episode
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
-        copied = ("group_id", "task_key", "data_source", "task_index", "env_seed")
+        copied = ("group_id", "task_key", "data_source", "has_success", "task_index", "env_seed")
         return {
             **{name: getattr(episode, name) for name in copied},
             "episode_id": episode_id,

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..evaluate.records import SUMMARY
-from ..evaluate.runner import SOLVED
 from ..evaluate.summary import summarize
 from ..messages import text_of
 from ..records import Episode, Iteration, RecordedRun, RecordsError, open_run
@@ -247,7 +246,7 @@ def _part(iteration: Iteration) -> Part:
         rows["forked_turn"][-1] = episode.first_turn  # the page counts turns of the whole conversation
         rows["turns"].append(len(episode.turn_rewards))
         rows["tokens"].append(None if episode.tokens is None else len(episode.tokens.token_ids))
-        rows["success"].append(bool(episode.terminated and episode.stop == SOLVED))
+        rows["success"].append(episode.success)
         if episode.group_id not in openings:
             openings[episode.group_id] = _excerpt(episode)
         pending.append(episode_json(episode))

@@ -36,8 +36,8 @@ class RolePlay:
     def __init__(
         self,
         progress: Progress,
-        names: Mapping[str, str],
-        begin: Callable[[Messages, Any, Mapping[str, str]], EpisodeTokens],
+        names: Mapping[str, Any],
+        begin: Callable[[Messages, Any, Mapping[str, Any]], EpisodeTokens],
         room: Callable[[EpisodeTokens], int],
         reply: Callable[[int, int, str | None, EpisodeTokens], Awaitable[str]],
     ) -> None:

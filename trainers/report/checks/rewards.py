@@ -19,23 +19,19 @@ _ENOUGH = 20  # iterations before a run can be said to learn nothing
 _WORTH = 0.3  # standard deviations of an episode's reward that would be worth having learned
 
 
-@check("expert", "reference/expert", "reference/expert_solved")
+@check("expert", "reference/expert")
 def expert(history: History) -> Symptom | None:
     """Detect a scripted expert that earns less than is possible.
 
-    It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment says so),
+    It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment ends so),
     earns no more than random replies, or less than the policy on validation by 5 standard errors.
     """
     seen = history.reference
-    episodes = seen.get("reference/episodes", 1.0)
-    if (
-        seen["reference/expert_solved"] > 0
-        and wilson(seen["reference/expert_solved"] * episodes, episodes, 2.6)[1] < 0.95
-    ):
+    episodes, solved = seen.get("reference/episodes", 1.0), seen.get("reference/expert_solved", 0.0)
+    if solved > 0 and wilson(solved * episodes, episodes, 2.6)[1] < 0.95:
         return Symptom(
             "the environment's own expert does not solve its tasks: some cannot be solved, or are judged wrongly",
-            f"solved {seen['reference/expert_solved']:.1%} of {episodes:g} episodes, mean return "
-            f"{seen['reference/expert']:+.3f}",
+            f"solved {solved:.1%} of {episodes:g} episodes, mean return {seen['reference/expert']:+.3f}",
             f"Run `textenvs audit {history.option('env.id', 'ID')}` and read an episode of the expert that fails",
         )
     if seen["reference/expert"] <= seen.get("reference/random", -math.inf):

@@ -205,6 +205,12 @@ export const sum = (values) => values.reduce((total, value) => total + (value ??
 export const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 1e-9);
 export const mean = (values) => (values.length ? sum(values) / values.length : null);
 
+/** The share of rows that are solved, of those that can be, in percent; `null` without one. */
+export function solved(rows) {
+  const known = rows.filter((row) => row.success !== null);
+  return known.length ? 100 * mean(known.map((row) => Number(row.success))) : null;
+}
+
 export function num(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
