@@ -301,7 +301,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             ``reset``); where the step also pays earlier turns, ``earlier``: their terms, by turn, and ``own_terms``:
             those of this turn alone (``terms`` are all of these, added by name); where the observation is of another
             conversation, ``closing``: what the turn added to the one that is left, the reply first; at the end
-            ``user_messages``, where a model plays the user.
+            ``user_messages``, where a model plays the user, and ``failure`` of an episode that failed, or ``reason``
+            where the stop of another one needs words.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.

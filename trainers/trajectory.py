@@ -231,7 +231,7 @@ class Trajectory:
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
-    error: str | None = None  #: the error, if the status is one
+    error: str | None = None  #: the error, if the status is one; or why the environment ended it, in its words
     #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty if it was played from the
     #: opening. The common part of both is context here, with action mask 0.
     forked_from: str = ""

@@ -216,6 +216,15 @@ def test_old_hang_does_not_hide_new_failures():
     assert verdicts == [(5, "some hang for good"), (25, "episodes fail, and are lost to training")]
 
 
+@pytest.mark.parametrize(("broken", "found"), [(40.0, True), (14.0, False), (None, False)])
+def test_programs_that_end_by_errors_are_reported(broken, found):
+    doctor = Doctor(CHECKS, {})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 10, 0.0), 1):
+        ended = {} if broken is None else {"rollout/cause_completed_program_error": broken}
+        doctor.observe(step, {**row, **ended, "rollout/episodes_completed": 128.0})
+    assert ("broken programs" in {finding.check for finding in doctor.findings}) == found
+
+
 # ------------------ statistics
 
 

@@ -92,7 +92,7 @@ class Record:
     truncated: bool = False  # a budget ran out, or something failed
     stop: str | None = None  # why the episode ended
     failed: bool = False  # machinery failed, not the policy: the episode says nothing about it, and no mean counts it
-    failure: str | None = None  # what failed, in words; ``None`` unless ``failed``
+    failure: str | None = None  # in words: what failed, or why else it ended, where the stop needs them
     # Tokens the policy's service read, over all turns; ``None`` where it is not known.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None  # tokens it wrote

@@ -272,7 +272,7 @@ class _Episode:
             terminated=terminated,
             truncated=truncated,
             **{name: info[name] for name in ("assistant_turns", "user_turns", "stop", "failed")},
-            failure=excerpt(info["failure"], _FAILURE_CHARS) if info["failed"] else None,
+            failure=_words(info.get("failure" if info["failed"] else "reason")),
             prompt_tokens=_add(old.prompt_tokens, reply.prompt_tokens),
             completion_tokens=_add(old.completion_tokens, reply.completion_tokens),
             cut_replies=old.cut_replies + reply.cut,
@@ -293,7 +293,7 @@ class _Episode:
             truncated=True,
             stop=over.stop,
             failed=over.failure is not None,
-            failure=None if over.failure is None else excerpt(clean_text(over.failure), _FAILURE_CHARS),
+            failure=_words(None if over.failure is None else clean_text(over.failure)),
             messages=copy_messages(self.env.state.messages),
             contexts=tuple(map(copy_messages, self.env.state.contexts)),
             context_roles=self._context_roles(),
@@ -357,6 +357,10 @@ def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {excerpt(str(error), _FAILURE_CHARS // 2)} ({place})"
+
+
+def _words(reason: str | None) -> str | None:
+    return None if reason is None else excerpt(reason, _FAILURE_CHARS)
 
 
 def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:

@@ -518,7 +518,6 @@ def _message(row: Mapping[str, Any]) -> Any:
 
 
 def _of_record(index: int, record: Record) -> Episode:
-    error = record.failure if record.failed else None
     return Episode(
         index=index,
         episode_id=f"t{record.task}-s{record.sample}",
@@ -533,7 +532,7 @@ def _of_record(index: int, record: Record) -> Episode:
         truncated=record.truncated,
         has_success=record.success is not None,
         stop=record.stop,
-        error=error,
+        error=record.failure,
         metrics=record.metrics,
         task_index=record.task_index,
         env_seed=record.seed,

@@ -50,7 +50,9 @@ PLAYED: dict[str, Column] = {
     "data_source": Column("episode", "string", "where the task comes from"),
     "status": Column("episode", "string", "`completed`, `truncated_*`, `error_*` or `aborted`"),
     "stop": Column("episode", "string", "why the environment ended it, in its own word"),
-    "error": Column("episode", "string", "what went wrong, where the status is an error"),
+    "error": Column(
+        "episode", "string", "what went wrong, where the status is an error; or why the environment ended it"
+    ),
     "forked_from": Column("episode", "string", "the root's `episode_id`; empty unless it is a fork"),
     "forked_turn": Column(
         "episode", "int32", "the root's turn before whose reply it began, from 0; of the whole if continued"

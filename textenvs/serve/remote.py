@@ -201,6 +201,8 @@ class Remote(TextEnv[RemoteState]):
         info.pop("closing", None)
         if answer.info.failed:
             info["failure"] = excerpt(str(info.get("failure")))
+        if "reason" in info:
+            info["reason"] = excerpt(str(info["reason"]))
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
         state.played += 1
         state.messages = (*state.messages[:-1], *answer.messages)

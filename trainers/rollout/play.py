@@ -359,6 +359,8 @@ class Player:
             cause = str(stop or "env_failed")
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
         end = _end(tokens, conversation, point.limit, terminated=terminated, truncated=truncated, stop=stop)
+        if end is not None:
+            end = end.explained(info)
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
             raise CollectionError(_SWITCHED)
         if progress.rewards:

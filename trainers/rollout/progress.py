@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any
 
@@ -28,6 +28,12 @@ class End:
     stop: str | None = None
     error: str | None = None
     cause: str | None = None
+
+    def explained(self, info: Mapping[str, Any]) -> End:
+        """Return this with the words that a step's ``info`` has for it (``reason``); they are counted by the stop."""
+        if (reason := info.get("reason")) is None or self.cause is not None:
+            return self
+        return replace(self, error=str(reason), cause=str(self.stop))
 
 
 @dataclass

@@ -65,10 +65,25 @@ def test_returned_value_is_the_reward(value, reward, stop):
         ({"a": 10**400}, "too large"),
     ],
 )
-def test_other_values_fail_the_episode(value, words):
+def test_other_values_pay_nothing(value, words):
     _, reward, terminated, truncated, info = make(returning(value)).step("x")
-    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
-    assert words in info["failure"]
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, True, False, "program_error")
+    assert words in info["reason"]
+    *_, info = make(returning(None), scorer=lambda *_: value).step("x")
+    assert (info["stop"], info["failed"]) == ("judge_failed", True)
+
+
+def test_posts_before_the_program_fails_are_paid():
+    def agent(task, url, key):
+        for reward in (0.25, 0.5):
+            ask(url, key, user("?"))
+            post(url, key, "rewards", {"reward": reward})
+        raise KeyError("lost")
+
+    env = make(agent)
+    assert env.step("x")[1] == 0.25
+    _, reward, *_, info = env.step("y")
+    assert (reward, info["stop"]) == (0.5, "program_error")
 
 
 def paying_turns(task, url, key):
@@ -348,12 +363,12 @@ def test_too_large_sums_of_rewards_are_named():
     env = make(agent)
     env.step("a"), env.step("b")
     info = env.step("stop")[-1]
-    assert (info["stop"], info["terms"]) == ("tool_failed", {"reward": 0.0})
-    assert f"{__name__}:" in info["failure"]
+    assert (info["stop"], info["terms"]) == ("program_error", {"reward": 0.0})
+    assert f"{__name__}:" in info["reason"]
     words = (
         "its rewards 'reward' add up to 1.3e+12, and may add up to 1e+12; scale them (the program returned 7e+11 for"
     )
-    assert f"{words} turn 0)" in info["failure"]
+    assert f"{words} turn 0)" in info["reason"]
 
 
 def test_no_reward_is_taken_while_a_scorer_judges():
