@@ -1,7 +1,10 @@
 """Rewards of programs: what they return and post, what scorers return, and the turns that are paid."""
 
 import asyncio
+import contextlib
 import json
+import queue
+import threading
 import urllib.error
 from collections import Counter
 
@@ -10,7 +13,7 @@ from agent_kit import TASKS, ask, make, post, talk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textenvs.envs.agent import Agent
+from textenvs.envs.agent import Agent, episode
 from textenvs.gateway.channel import Ended
 from textenvs.gateway.model_call import ModelCall, RequestError
 from textenvs.messages import assistant, user
@@ -333,6 +336,24 @@ def test_parallel_post_at_the_limit_is_paid():
     assert (reward, terminated, truncated, info["stop"]) == (0.5, False, True, "max_assistant_turns")
     with pytest.raises(RequestError, match="this episode is over"):
         env.channel.reward({"reward": 1.0})
+
+
+def test_program_of_one_call_at_a_time_is_not_waited_for(monkeypatch):
+    """It has posted what it has to post for a reply before it calls again, so its refusal is the end."""
+
+    def surviving(task, url, key):
+        ask(url, key, user("One?"))
+        post(url, key, "rewards", {"reward": 0.5})
+        with contextlib.suppress(urllib.error.HTTPError):
+            ask(url, key, user("Two?"))
+        outlived.put(over.wait(30))
+
+    monkeypatch.setattr(episode, "_GRACE_S", 100.0)
+    over, outlived = threading.Event(), queue.SimpleQueue()
+    env = make(surviving, max_assistant_turns=1)
+    assert env.step("x")[1:4] == (0.5, False, True)
+    over.set()
+    assert outlived.get(timeout=60), "the step waited for the program's end"
 
 
 @settings(max_examples=20)
