@@ -372,7 +372,7 @@ class Player:
                 futures = _Futures(self, progress.backend, episode, next_point, progress.rewards, over)
             so_far = TurnContext(
                 episode_id=episode.episode_id,
-                **point.names,
+                **{name: value for name, value in point.names.items() if name != "has_success"},
                 messages=own if switched else conversation,
                 episode=progress.episode.messages,
                 replies=progress.episode.replies,
