@@ -105,17 +105,24 @@ class Update:
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
+        self._moves_named = False  # whether a batch had a move of a user, before or after a resume
         address = actor.distill.address
         self.served_teacher = None if address is None else ServedTeacher(address)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
+        return {
+            "kl": self.kl.state_dict(),
+            "entropy": self.entropy.state_dict(),
+            "roles": self.roles.state_dict(),
+            "moves_named": self._moves_named,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's state; ``ValueError`` where it is of another kind of controller."""
         self.kl.load_state_dict(state["kl"])
         self.entropy.load_state_dict(state.get("entropy", {}))
         self.roles.load_state_dict(state.get("roles", {}))
+        self._moves_named = bool(state.get("moves_named", False))
 
     def step(
         self,
@@ -128,11 +135,17 @@ class Update:
         on_step: Callable[[], object] = lambda: None,
         given_up: threading.Event | None = None,
     ) -> UpdateResult:
-        """Return :meth:`optimize` of :meth:`prepare`; MovesError: a run's first batch names no move to credit."""
+        """Return :meth:`optimize` of :meth:`prepare`; MovesError: neither this batch nor one before names a move.
+
+        It is raised at the first batch with ``algorithm.reaction_credit``, also of a run that resumed with it. Where
+        moves have been named, the doctor reports that they no longer are.
+        """
         prepared = self.prepare(batch, learner, forward=forward, explain=explain)
-        if iteration == 0 and prepared.metrics.get("actor/reaction_named") == 0.0:
+        named = prepared.metrics.get("actor/reaction_named")
+        self._moves_named |= bool(named)
+        if named == 0.0 and not self._moves_named:
             raise MovesError(
-                "algorithm.reaction_credit finds no move of a user in the first batch: the environment has no scripted "
+                "algorithm.reaction_credit finds no move of a user in its first batch: the environment has no scripted "
                 "user that names its moves (textenvs.users.moves), or it never answered. Set "
                 "algorithm.reaction_credit.weight=0, or have a judge name them: reward_models.NAME.kind=moves"
             )

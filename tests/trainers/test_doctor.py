@@ -112,6 +112,19 @@ def test_groups_dropped_from_batches_count_as_tied(kept: int, tied: int, verdict
     assert ("no signal" in [finding.check for finding in doctor.findings]) is verdict
 
 
+@pytest.mark.parametrize(("solved", "verdict"), [(23, False), (0, True)])
+def test_groups_that_are_all_solved_are_no_fault(solved: int, verdict: bool):
+    """From the 7th iteration on, a filter leaves one group of 24: the others are all solved, or none is."""
+    doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 1, "filter_zero_variance": True}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 12, 0.0), 1):
+        tied = max(0, step - 6)
+        totals = {"delivered": step, "dropped_zero_variance": 23 * tied, "zero_variance_solved": solved * tied}
+        metrics = {f"rollout/groups_{name}": float(total) for name, total in totals.items() if total}
+        doctor.observe(step, row | metrics | {"train/groups_tied": 0.0, "train/solved": 0.5})
+    assert ("no signal" in {finding.check for finding in doctor.findings}) is verdict
+    assert doctor.history.solved() == (23.5 / 24 if solved else 0.5)
+
+
 def test_flat_reward_verdict_has_an_interval():
     verdicts = []
     for seed in range(10):
