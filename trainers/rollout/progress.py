@@ -9,7 +9,7 @@ from typing import Any
 
 from textenvs.messages import Messages, assistant
 from textenvs.turn import EpisodeMessages, own_terms
-from textenvs.users.moves import METRIC, move_of
+from textenvs.users.moves import move_of, without_move
 
 from ..trajectory import Status
 from .environments import Backend, EnvError
@@ -71,7 +71,7 @@ class Progress:
             move = move_of(metrics)
         except ValueError as error:
             raise EnvError(str(error), "no_such_move") from error
-        self.metrics.update((name, value) for name, value in metrics.items() if name != METRIC)
+        self.metrics.update(without_move(metrics))
         if move is not None:
             assert tokens is not None
             tokens.name_move(tokens.num_turns - 1, move)

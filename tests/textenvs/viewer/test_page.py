@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -326,6 +327,28 @@ def in_node(program):
 def test_solved_is_of_episodes_that_can_be():
     rows = "[{success: true}, {success: false}, {success: null}]"
     assert in_node(f"[data.solved({rows}), data.solved([{{success: null}}]), data.solved([])]") == [50, None, None]
+
+
+def test_advantage_is_the_sum_of_its_parts():
+    """The shown parts, as the learner adds them, with and without a normalization over the batch."""
+    cases = []
+    for scale, reaction, teacher, normed in itertools.product((0.5, 1, 4), (None, -0.25, 2), (None, 0.125), (0, 1)):
+        move, gain, base = reaction or 0.0, 3.0, 1.0
+        own = (gain - base + move) / scale if normed else (gain - base) / scale + move
+        numbers = {"gain": gain, "base": base, "advantage": own + (teacher or 0.0), "normed": bool(normed)}
+        cases.append((scale, {**numbers, "reaction": reaction, "teacher": teacher}))
+    found = in_node(f"{json.dumps([case for _, case in cases])}.map(data.advantageOf)")
+    assert found == [{"difference": 2, "scale": pytest.approx(scale)} for scale, _ in cases]
+    alone = {"gain": 1, "base": 1, "advantage": 0.5, "reaction": 0.5, "teacher": None, "normed": False}
+    assert in_node(f"data.advantageOf({json.dumps(alone)})") == {"difference": 0, "scale": None}
+
+
+def test_moves_of_turns_are_shown(run):
+    episode = next(iter(open_run(run).iteration(1).episodes()))
+    turns = len(episode.turn_rewards)
+    credit = np.array([0.25] * (turns - 1) + [np.nan])
+    shown = episode_json(replace(episode, turn_moves=("reveals",) * turns, reaction_credit=credit))
+    assert (shown["moves"], shown["reaction"]) == (["reveals"] * turns, [0.25] * (turns - 1) + [None])
 
 
 def test_scale_handles_many_episodes():

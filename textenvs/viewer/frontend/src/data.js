@@ -97,6 +97,7 @@ const NAMES = {
 
 function prepare(run, number, it) {
   it.run = number;
+  it.normed = Boolean(run.config?.algorithm?.norm_adv);
   it.path = `/run/${number}/${it.kind}/${it.number}`;
   it.name = it.info.title ?? (it.kind === "evaluation" ? "evaluation" : `${it.kind} ${it.number}`);
   const size = it.rows.episode_id?.length ?? 0;
@@ -186,6 +187,20 @@ export function unmoved({ row, tokens }, turn) {
     masked: "moved no token: the episodes of its group do not count",
     zero: "moved no token: the estimator gives its group no advantage",
   }[row.signal] ?? "moved no token: its siblings earned the same on this turn, or it was left out";
+}
+
+/**
+ * What a token's advantage is the sum of: (return − baseline) ÷ scale + the user's move + the teacher. Where advantages are
+ * normalized over the batch (`norm_adv`), the move is a part of what is divided, and the teacher is not.
+ */
+export function advantageOf({ gain, base, advantage, reaction, teacher, normed }) {
+  const difference = gain !== null && base !== null ? gain - base : null;
+  if (difference === null || advantage === null) return { difference, scale: null };
+  const [inside, outside] = normed ? [reaction ?? 0, 0] : [0, reaction ?? 0];
+  const own = advantage - outside - (teacher ?? 0);
+  // Files keep 11 bits: what is left of larger numbers is no number.
+  const known = Math.abs(own) > 2e-3 * Math.max(Math.abs(advantage), Math.abs(outside), Math.abs(teacher ?? 0));
+  return { difference, scale: known ? (difference + inside) / own : null };
 }
 
 /** The rows in whose messages a text stands, as they are found. */
