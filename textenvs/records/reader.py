@@ -115,7 +115,7 @@ class Episode:
 
     @property
     def success(self) -> bool | None:
-        """Whether the environment ended it as solved; ``None`` where episodes cannot be (``has_success``)."""
+        """Return whether the environment ended it as solved; ``None`` where none can be (``has_success``)."""
         return (self.terminated and self.stop == SOLVED) if self.has_success else None
 
     @property

@@ -84,7 +84,7 @@ def _run_by_the_program() -> None:
 
 
 class ProgramFault(Exception):
-    """What is wrong with a program: its end without success, its silence, its calls, its rewards; in words."""
+    """A fault of a program, in words: its end without success, its silence, its calls or its rewards."""
 
 
 class Episode:

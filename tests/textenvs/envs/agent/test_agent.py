@@ -138,7 +138,7 @@ def test_broken_program_ends_the_episode(agent, words):
     assert f"{__name__}:{agent.__name__}" in info["reason"]
 
 
-def test_program_may_say_that_the_policy_is_not_the_cause():
+def test_program_may_report_a_failure_itself():
     def agent(task, url, key):
         ask(url, key, user("?"))
         raise EnvironmentFailure("tool_failed", "the database is gone")

@@ -338,7 +338,7 @@ def test_parallel_post_at_the_limit_is_paid():
         env.channel.reward({"reward": 1.0})
 
 
-def test_program_of_one_call_at_a_time_is_not_waited_for(monkeypatch):
+def test_sequential_program_is_not_waited_for(monkeypatch):
     """It has posted what it has to post for a reply before it calls again, so its refusal is the end."""
 
     def surviving(task, url, key):
