@@ -17,8 +17,9 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
+from .actions import as_reply, separated
 from .attack import Attack
-from .env import ResetResult, StepResult, TextEnv, as_reply
+from .env import ResetResult, StepResult, TextEnv
 from .messages import Message, Messages, clean_text, copy_messages, text_of, transcript, user, visible_text
 from .options import NonNegativeInt, PositiveInt, checked, resolve
 from .privileged import Privilege
@@ -209,7 +210,7 @@ class Compact(TextEnv[CompactState]):
             )
         if state.awaits_summary:
             reply, marks = as_reply(action, state.messages), self.env.reasoning_marks
-            return self._take_summary(reply if marks is None else self._inner()._separated(reply, marks))
+            return self._take_summary(reply if marks is None else separated(reply, marks, self._inner()._call_spans))
         contexts = state.inner.contexts
         result = self._inner()._play(action)
         return self._played_later(result, contexts) if inspect.isawaitable(result) else self._played(result, contexts)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self
 
@@ -27,6 +27,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
+from .actions import as_reply, marks_of, separated
 from .attack import COMMON, Attack
 from .event_loop import settle, wait_for
 from .messages import (
@@ -36,16 +37,14 @@ from .messages import (
     clean_messages,
     clean_text,
     copy_messages,
-    read_message,
-    text_of,
     transcript,
 )
 from .options import PositiveInt, checked
 from .privileged import Privilege, privileged_of
-from .reasoning import Marks, Spans, split_reasoning
+from .reasoning import Spans
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
-from .text import plural, printable, quoted
+from .text import plural, printable
 from .turn import (
     FAILURE_STOPS,
     LARGEST,
@@ -149,7 +148,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.max_user_turns = max_user_turns
         self.system_prompt = system_prompt
         self.render_mode = render_mode
-        self.reasoning_marks = _all_marks(reasoning_marks)
+        self.reasoning_marks = marks_of(reasoning_marks)
         self.observation_space = Conversation()
         self.action_space = AssistantTurn()
         self.state = self.state_type()  # type: ignore[assignment]
@@ -463,17 +462,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             )
         reply = as_reply(action, state.messages)
         if self.reasoning_marks is not None:
-            reply = self._separated(reply, self.reasoning_marks)
+            reply = separated(reply, self.reasoning_marks, self._call_spans)
         state.messages = (*state.messages, reply)
         state.assistant_turns += 1
         return self.respond(reply)
-
-    def _separated(self, reply: Message, marks: Sequence[Marks]) -> Message:
-        """Return a reply whose reasoning, between these marks, is apart from its content."""
-        text = text_of(reply)
-        reasoning, visible = split_reasoning(text, marks, self._call_spans)
-        reasoning = "\n\n".join(filter(None, (reply.get("reasoning_content"), reasoning)))
-        return {**reply, "content": visible if reasoning else text, "reasoning_content": reasoning}
 
     def _call_spans(self, text: str) -> Spans:
         """Return the places of tool calls in a reply's text; here none."""
@@ -589,35 +581,3 @@ def check_env(what: str, env: Any) -> None:
     if not isinstance(env, TextEnv):
         hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
         raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
-
-
-def as_reply(action: Any, before: Messages = ()) -> Message:
-    """Return the assistant message that ``action`` stands for, a copy with clean text, or raise ``InvalidAction``.
-
-    ``before`` is the conversation that it replies to.
-    """
-    if isinstance(action, str):
-        return {"role": "assistant", "content": clean_text(str(action))}
-    try:
-        reply = read_message(action, before)
-    except ValueError as problem:
-        raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}") from None
-    if reply["role"] != "assistant":
-        raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {reply['role']!r}")
-    if reply.get("reasoning_content") == "":  # of a service: its content may have reasoning all the same
-        del reply["reasoning_content"]
-    return clean_messages([reply])[0]
-
-
-def _all_marks(pairs: Any) -> tuple[Marks, ...] | None:
-    if pairs is None:
-        return None
-    if isinstance(pairs, (str, Mapping)) or not isinstance(pairs, Iterable):
-        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not {quoted(pairs)}")
-    return tuple(map(_marks, pairs))
-
-
-def _marks(pair: Any) -> Marks:
-    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) not in (2, 3) or not all(pair[:2]):
-        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not of {quoted(pair)}")
-    return Marks(*pair)

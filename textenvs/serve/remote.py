@@ -23,7 +23,8 @@ import gymnasium
 import numpy as np
 from pydantic import ValidationError
 
-from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
+from ..actions import as_reply
+from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn
 from ..messages import Message, Messages, copy_messages, text_of
 from ..privileged import Privilege, privileged_of
 from ..task import Task

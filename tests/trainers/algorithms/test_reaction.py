@@ -222,7 +222,7 @@ def test_first_batch_without_moves_is_refused(iteration: int, monkeypatch: pytes
     before.step(spoken, learner, iteration=iteration)
     resumed = Update(config)
     resumed.load_state_dict(before.state_dict())
-    assert resumed.step(silent, learner, iteration=iteration + 1) == "optimized"  # type: ignore[comparison-overlap]
+    assert resumed.step(silent, learner, iteration=iteration + 1) == "optimized"
 
 
 @pytest.mark.parametrize(
