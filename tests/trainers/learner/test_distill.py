@@ -29,7 +29,7 @@ from trainers.models.shape import shape_of_model
 from trainers.models.tiny import build_model, save
 from trainers.rollout.batch import BatchEpisode
 from trainers.trajectory import Trajectory, action_offsets
-from trainers.update import Update
+from trainers.update import Update, has_gradient
 
 TEMPERATURE = 0.7
 
@@ -128,6 +128,12 @@ def test_advantages_are_added_or_replaced(rewards: bool) -> None:
             ["actor.distill.teacher=reference", "actor.policy_loss=gspo", "algorithm.adv_estimator=grpo"],
             "gives each token an advantage of its own",
         ),
+        (["actor.distill.top_k=4"], r"actor.distill.top_k: has no effect without actor.distill.teacher"),
+        (["actor.distill.teacher=http://here", "actor.distill.top_k=4"], "a server gives those of its own"),
+        *(
+            (["actor.distill.teacher=reference", "actor.distill.top_k=4", f"actor.distill.{word}"], "has no effect")
+            for word in ("clip=3", "discount=1")
+        ),
         (
             ["actor.distill.teacher=policy", "actor.distill.context=goal", "env.train_side=both"],
             "actor.distill.context: does not go with env.train_side=both",
@@ -157,14 +163,18 @@ CLARIFY = ("env.id=textenv/clarify", "engine.max_context=512", "trainer.total_it
 
 
 def test_policy_teaches_itself(tmp_path: Path) -> None:
-    """No token of the goal is in the policy's tokens; advantages are there although all rewards are left out."""
+    """No token of the goal is in the policy's tokens; there is a gradient although all rewards are left out."""
     words = ("actor.distill.teacher=policy", "actor.distill.context=goal", "actor.distill.rewards=false")
+    words = (*words, "actor.distill.top_k=4")
     folder = f"trainer.rollout_data_dir={tmp_path}/episodes"
     run = in_process(tmp_path / "run", *CLARIFY, *words, "algorithm.adv_estimator=turn_grpo", folder)
     (row,) = training_of(tmp_path / "run")
     assert row["actor/teacher_share"] == 1.0
     assert np.isfinite(row["actor/teacher_kl"])
+    assert row["actor/advantage_abs_max"] == 0
     assert row["actor/grad_norm"] > 0
+    assert row["actor/distill_kl"] > 0
+    assert 0 < row["actor/distill_mass"] < 1
     episodes = episodes_of(tmp_path / "episodes")
     assert episodes
     for item in episodes:
@@ -209,6 +219,32 @@ def test_update_asks_the_teacher(context: str, tmp_path: Path) -> None:
     assert forward.teacher is not None
     np.testing.assert_allclose(forward.teacher, np.concatenate(expected), atol=1e-4)
     assert 0 < forward.metrics["actor/teacher_share"] <= 1
+
+
+@pytest.mark.parametrize("context", ["none", "goal"])
+def test_update_compares_each_state_with_the_teacher(context: str, tmp_path: Path) -> None:
+    """The policy's tokens are scored in the teacher's contexts; a turn without one has no tokens."""
+    learner = Learner(small_model(layers=1), reference=True, temperature=TEMPERATURE)
+    config, _ = resolve(
+        ["actor.distill.teacher=reference", f"actor.distill.context={context}", "actor.distill.top_k=3"]
+    )
+    batch = [BatchEpisode(item, item) for item in ITEMS]
+    forward = Update(config).forward(batch, learner)
+    own, shown = learner.top_logprobs(ITEMS, 3).top, ITEMS if context == "none" else [as_taught(i) for i in ITEMS]
+    taught = np.concatenate([item.teacher_shared[item.turn_id[item.actions]] >= 0 for item in ITEMS])
+    taught |= context == "none"
+    assert forward.teacher is not None
+    assert forward.teacher_top is not None
+    assert not forward.teacher.any()
+    assert (forward.teacher_top.ids == np.where(taught[:, None], own.ids, -1)).all()
+    expected, offsets = learner.top_logprobs(shown, own.ids, model="reference").top, action_offsets(ITEMS)
+    np.testing.assert_array_equal(forward.teacher_top.logprobs, np.where(taught[:, None], expected.logprobs, 0))
+    assert forward.metrics["actor/distill_mass"] == pytest.approx(own.mass()[taught].mean())
+    assert "actor/teacher_clipped" not in forward.metrics
+    # The policy is the reference still: without another context it has nothing to learn from it.
+    distance = np.abs(np.where(taught[:, None], own.logprobs - expected.logprobs, 0)).max()
+    assert distance < 1e-5 if context == "none" else distance > 0.01
+    assert has_gradient(config.actor, np.zeros(len(taught)), taught, offsets).all()
 
 
 def test_plan_counts_the_teacher() -> None:
