@@ -2,17 +2,19 @@
 
 Both give the log-probability of each token of a prompt, at temperature 1 and over the whole vocabulary: vLLM as
 ``prompt_logprobs`` of ``/v1/completions``, SGLang as ``input_token_logprobs`` of ``/generate``. Prompts are token ids,
-so nothing is tokenised again. The weights are the server's own and never updated.
+so nothing is tokenised again; that the server's tokenizer is the policy's is asked of ``/tokenize``, which both have.
+The weights are the server's own and never updated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,15 @@ from trainers.engines.base import EngineError
 from trainers.engines.server import Client, UnreachableError, error_text
 from trainers.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger("trainers")
+
 _TRIES, _WAIT_S = 3, 2.0  # of a request that no answer came to, and between them
 _AT_ONCE = 32  # requests; a server batches them
+_PROBED = 256  # tokens of the vocabulary, by which tokenizers are compared
+_TEXT = "Don't stop: 12345 + 6789.\n\n\tdef f(x):\n        return x  # d\u00e9j\u00e0 vu \u2014 \u4f60\u597d \U0001f642"
 
 
 class ServedTeacher:
@@ -38,11 +47,11 @@ class ServedTeacher:
         self._model = ""
         self._limit: int | None = None  # of a prompt's tokens and the one that it must generate
 
-    def meet(self, max_context: int) -> None:
-        """Ask the server what it is, and try it with a few tokens.
+    def meet(self, max_context: int, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Ask the server what it is, and try it with a few tokens, and with texts for the policy's ``tokenizer``.
 
-        EngineError: it cannot score, does not answer, or takes less than ``max_context`` tokens and one that it must
-        generate.
+        EngineError: it cannot score, does not answer, has another tokenizer, or takes less than ``max_context`` tokens
+        and one that it must generate. A server that tokenizes nothing is logged as not compared.
         """
         asyncio.run(self._score([np.array([0, 1, 2], np.int32)]))
         if self._limit is not None and self._limit < max_context + 1:
@@ -52,6 +61,7 @@ class ServedTeacher:
                 f"{max_context + 1}, because a server generates one behind those that it scores; start it with a "
                 f"larger {option}, or lower engine.max_context"
             )
+        asyncio.run(self._compare(tokenizer))
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the action tokens, in the order of time: float32 ``[n_e]`` a trajectory.
@@ -93,6 +103,30 @@ class ServedTeacher:
                     return await self._ask(client, prompt.tolist())
 
             return await asyncio.gather(*map(score, prompts))
+
+    async def _compare(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Compare the server's ids of some texts with the policy's. EngineError: they differ."""
+        async with self._client() as client:
+            for text in probes(tokenizer):
+                body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+                answer = await self._tried(client, "POST", "/tokenize", body)
+                tokens = answer.body.get("tokens") if isinstance(answer.body, dict) else None
+                if answer.status != 200 or not isinstance(tokens, list):
+                    log.warning(
+                        "the tokenizer of the teacher at %s is not compared with the policy's, whose tokens it must "
+                        "have: /tokenize answers %d (%s)",
+                        *(self.address, answer.status, error_text(answer.body)),
+                    )
+                    return
+                own = tokenizer.encode(text, add_special_tokens=False)
+                if tokens != own:
+                    at = next((i for i, pair in enumerate(zip(tokens, own, strict=False)) if pair[0] != pair[1]), None)
+                    at = min(len(tokens), len(own)) if at is None else at
+                    raise EngineError(
+                        f"the teacher at {self.address} has another tokenizer than the policy: of "
+                        f"{excerpt(text)!r}, token {at} is {tokens[at : at + 1]} there and {own[at : at + 1]} here; a "
+                        "teacher scores the policy's own tokens, so its model needs the same"
+                    )
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
@@ -158,6 +192,13 @@ class ServedTeacher:
                 f"the teacher at {self.address} gave no log-probability for each token: {excerpt(str(answer.body))}"
             ) from None
         return np.array([0.0, *scores])
+
+
+def probes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return texts of which other tokenizers make other ids: of all kinds, of the whole vocabulary, added tokens."""
+    ids = range(0, len(tokenizer), max(1, len(tokenizer) // _PROBED))
+    added = sorted(tokenizer.get_added_vocab(), key=tokenizer.get_added_vocab().__getitem__)
+    return [_TEXT, " ".join(tokenizer.decode([token]) for token in ids), " a".join(added)]
 
 
 def _count(value: Any) -> int | None:
