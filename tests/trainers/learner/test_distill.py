@@ -23,6 +23,7 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.command_line import resolve
 from trainers.learner import Learner
+from trainers.learner.learner import Scorer
 from trainers.learner.teachers import as_taught
 from trainers.models.policy import Policy
 from trainers.models.shape import shape_of_model
@@ -55,18 +56,18 @@ def taught(items: list[Trajectory], seed: int = 4) -> list[Trajectory]:
 ITEMS = taught(some_masked_trajectories())
 
 
-@pytest.mark.parametrize("model", ["actor", "reference"])
-def test_teachers_score_tokens_in_their_own_contexts(model: str, tmp_path: Path) -> None:
+def test_teachers_score_tokens_in_their_own_contexts(tmp_path: Path) -> None:
     """By the model's own logits, one context at a time; a teacher in a folder is not saved."""
-    save(tmp_path / "teacher", small_model(layers=1, seed=8), _Tokenizer())
-    learner = Learner(
-        small_model(layers=1), reference=True, teacher=tmp_path / "teacher", temperature=TEMPERATURE, chunk_size=7
-    )
+    own, other = small_model(layers=1), small_model(layers=1, seed=8)
+    save(tmp_path / "teacher", other, _Tokenizer())
+    learner = Learner(own, reference=True, teacher=tmp_path / "teacher", temperature=TEMPERATURE, chunk_size=7)
     items = [as_taught(item) for item in ITEMS]
-    with torch.no_grad():
-        expected = [naive_scores(small_model(layers=1), item, TEMPERATURE)[0] for item in items]
-    for got, scores in zip(learner.logprobs(items, model=model), expected, strict=True):  # type: ignore[call-overload]
-        np.testing.assert_allclose(got, scores.numpy(), atol=2e-5)
+    models: dict[Scorer, Any] = {"actor": own, "reference": own, "teacher": other}
+    for name, model in models.items():
+        for item, got in zip(items, learner.logprobs(items, model=name), strict=True):
+            with torch.no_grad():
+                expected = naive_scores(model, item, TEMPERATURE)[0].numpy()
+            np.testing.assert_allclose(got, expected, atol=2e-5)
     learner.save(tmp_path / "saved")
     assert "teacher" not in (tmp_path / "saved" / "learner.json").read_text()
 
@@ -82,14 +83,14 @@ def test_teacher_of_another_vocabulary(tmp_path: Path) -> None:
     save(tmp_path / "teacher", build_model(VOCAB + 4, **sizes), _Tokenizer())
     learner = Learner(small_model(layers=1), teacher=tmp_path / "teacher")
     item = ITEMS[1]
-    logits = build_model(VOCAB + 4, **sizes)(input_ids=torch.from_numpy(item.token_ids[None].astype(np.int64))).logits
+    model = build_model(VOCAB + 4, **sizes)
+    logits = model(input_ids=torch.from_numpy(item.token_ids[None].astype(np.int64))).logits
     assert logits.shape[-1] == VOCAB + 4
     (got,) = learner.logprobs([replace(item, segment_starts=item.segment_starts)], model="teacher")
     ids = torch.arange(VOCAB + 4) < VOCAB
     scores = []
     for part in item.segments():
         tokens = torch.from_numpy(item.token_ids[part].astype(np.int64))
-        model = build_model(VOCAB + 4, **sizes)
         with torch.no_grad():
             own = model(input_ids=tokens[None]).logits[0].masked_fill(~ids, -torch.inf).log_softmax(-1)
         scores += [(item.turn_id[part][i], i, own[i - 1, tokens[i]]) for i in np.flatnonzero(item.action_mask[part])]
