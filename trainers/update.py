@@ -109,7 +109,7 @@ class Update:
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
         address = actor.distill.address
-        self.served_teacher = None if address is None else ServedTeacher(address)
+        self.served_teacher = None if address is None else ServedTeacher(address, actor.distill.top_k)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
@@ -248,7 +248,11 @@ class Update:
             if section.teacher in ("reference", "policy"):
                 model = "reference" if section.teacher == "reference" else "actor"
             served = self.served_teacher
-            if section.states:
+            if section.states and served is not None:  # the tokens are the teacher's: it names no others
+                by_episode, ids, chosen = served.top_logprobs(shown)
+                own = learner.top_logprobs(episodes, ids).top
+                top = TopTokens(own.ids, np.where(own.ids < 0, np.float32(0.0), chosen))
+            elif section.states:
                 own = learner.top_logprobs(episodes, section.top_k).top
                 by_episode, top = learner.top_logprobs(shown, own.ids, model=model)
             else:

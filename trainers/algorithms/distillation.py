@@ -3,7 +3,7 @@
 A teacher scores the tokens that the policy sampled. ``log pi - log T`` of such a token is an estimate of the reverse KL
 of its state, KL(policy || teacher), so its negative is the token's advantage (Thinking Machines, "On-policy
 distillation", 2025; the same in NeMo RL's MOPD, after MiMo-V2-Flash). Or the loss has each state's KL itself, as in GKD
-(arXiv 2306.13649), over the policy's ``k`` most likely tokens and a remainder
+(arXiv 2306.13649), over the ``k`` most likely tokens and a remainder
 (:func:`trainers.learner.top_tokens.top_kl`). A teacher with privileged context is the model itself, or one as strong,
 that was told more (OPSD, "Self-distilled reasoner", with per-token clipping; SDPO, arXiv 2601.20802, which adds such
 advantages to GRPO's).
@@ -41,7 +41,7 @@ class DistillSection(Section):
     """Tokens of each state whose probabilities are compared, the policy's most likely ones before the batch's first
     step: the loss has `coef` times the reverse KL over them and a remainder, with its exact gradient, instead of an
     advantage of the sampled token. It is a lower bound of the full KL, and equal to it from the vocabulary's size on.
-    Not with a teacher at an address. 0 is the sampled token alone."""
+    A teacher at an address names its own most likely tokens instead. 0 is the sampled token alone."""
     rewards: bool = Field(True, description="Keep the rewards' advantages; false learns from the teacher alone.")
     discount: Fraction = 0.0
     """Discount by which a token also answers for the log-ratios of the episode's later tokens. 0 is the reverse KL of

@@ -87,7 +87,7 @@ def teacher_of(config: PPOConfig, policy: Policy) -> Path | None:
     """
     if (address := config.actor.distill.address) is not None:
         with setup_errors("actor.distill.teacher: ", EngineError, ImportError):
-            ServedTeacher(address).meet(config.engine.max_context, policy.tokenizer)
+            ServedTeacher(address, config.actor.distill.top_k).meet(config.engine.max_context, policy.tokenizer)
     if (folder := config.actor.distill.folder) is None:
         return None
     model = config.model.model_copy(update={"path": folder})

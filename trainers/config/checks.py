@@ -474,11 +474,6 @@ def _distill_checks(config: PPOSections) -> Problems:
     if section.address is not None and (config.rollout.temperature != 1 or config.rollout.keep_sampling_mask):
         text = "a server scores tokens at temperature 1 and over all of them: set rollout.temperature=1 and"
         yield "actor.distill.teacher", f"is an address; {text} rollout.keep_sampling_mask=false"
-    if section.address is not None and section.states:
-        text = (
-            "needs the teacher's probabilities of the policy's most likely tokens, and a server gives those of its own"
-        )
-        yield "actor.distill.top_k", f"{text}: use 0, or a teacher in a folder"
     if section.privilege is not None and config.env.frozen:
         yield "actor.distill.context", "does not go with env.frozen, whose environment shows a teacher nothing more"
     if not section.rewards:

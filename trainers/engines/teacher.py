@@ -1,7 +1,8 @@
 """A teacher that a server holds: the log-probabilities of given tokens, from vLLM or SGLang.
 
-Both give the log-probability of each token of a prompt, at temperature 1 and over the whole vocabulary: vLLM as
-``prompt_logprobs`` of ``/v1/completions``, SGLang as ``input_token_logprobs`` of ``/generate``. Prompts are token ids,
+Both give the log-probability of each token of a prompt, at temperature 1 and over the whole vocabulary, and of the
+model's most likely tokens at its place: vLLM as ``prompt_logprobs`` of ``/v1/completions``, SGLang as
+``input_token_logprobs`` and ``input_top_logprobs`` of ``/generate``. Prompts are token ids,
 so nothing is tokenised again; that the server's tokenizer is the policy's is asked of ``/tokenize``, which both have.
 The weights are the server's own and never updated.
 """
@@ -14,7 +15,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +36,29 @@ _PROBED = 256  # tokens of the vocabulary, by which tokenizers are compared
 _TEXT = "Don't stop: 12345 + 6789.\n\n\tdef f(x):\n        return x  # d\u00e9j\u00e0 vu \u2014 \u4f60\u597d \U0001f642"
 
 
+class _Scores(NamedTuple):
+    """Scores of ``L`` tokens."""
+
+    logprobs: NDArray[np.float32]  #: ``[L]``
+    ids: NDArray[np.int32]  #: ``[L, k]``; the most likely tokens at each place; -1 where there are fewer
+    top: NDArray[np.float32]  #: ``[L, k]``; their log-probabilities, 0 where there are fewer
+
+    @classmethod
+    def empty(cls, length: int, top_k: int, logprob: float = 0.0) -> _Scores:
+        ids, top = np.full((length, top_k), -1, np.int32), np.zeros((length, top_k), np.float32)
+        return cls(np.full(length, logprob, np.float32), ids, top)
+
+
 class ServedTeacher:
     """A model at ``address`` that scores tokens; its methods block, and are for a thread without an event loop.
 
+    It also names the ``top_k`` most likely tokens of each distribution.
     With the key of ``VLLM_API_KEY`` or ``SGLANG_API_KEY``, where the server has one. ImportError: aiohttp is missing.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, top_k: int = 0) -> None:
         self.address = address
+        self.top_k = top_k
         self._kind: Literal["vllm", "sglang"] | None = None
         self._model = ""
         self._limit: int | None = None  # of a prompt's tokens and the one that it must generate
@@ -69,36 +85,46 @@ class ServedTeacher:
         NaN in a context that is longer than the server takes: one with a privileged text may be.
         EngineError: no answer after several tries, or one that cannot be read.
         """
+        return self.top_logprobs(trajectories)[0]
+
+    def top_logprobs(
+        self, trajectories: Sequence[Trajectory]
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.int32], NDArray[np.float32]]:
+        """Return :meth:`logprobs`, and the model's most likely tokens in all ``N`` places, with log-probabilities.
+
+        They are int32 and float32 ``[N, top_k]``: -1 and 0 where there are fewer, or the context is too long.
+        """
         prompts = []
         for item in trajectories:
             for part in item.segments():
                 last = np.flatnonzero(item.action_mask[part])
                 prompts.append(item.token_ids[part][: int(last[-1]) + 1 if last.size else 0])
         scored = iter(asyncio.run(self._score(prompts)))
-        results = []
+        results = [_Scores.empty(0, self.top_k)]
         for item in trajectories:
-            scores = np.zeros(len(item.token_ids), np.float32)
+            scores = _Scores.empty(len(item.token_ids), self.top_k)
             for part in item.segments():
-                own = next(scored)
-                scores[part.start : part.start + len(own)] = own
-            results.append(scores[item.actions])
-        return results
+                for whole, own in zip(scores, next(scored), strict=True):
+                    whole[part.start : part.start + len(own)] = own
+            results.append(_Scores(*(values[item.actions] for values in scores)))
+        _, ids, top = (np.concatenate(values) for values in zip(*results, strict=True))
+        return [scores.logprobs for scores in results[1:]], ids, top
 
-    async def _score(self, prompts: Sequence[NDArray[np.int32]]) -> list[NDArray[np.float64]]:
-        """Return the log-probability of each token of each prompt, 0 for the first, which nothing predicts.
+    async def _score(self, prompts: Sequence[NDArray[np.int32]]) -> list[_Scores]:
+        """Return the scores of each token of each prompt, 0 for the first, which nothing predicts.
 
-        All are NaN for a prompt that is too long for the server.
+        Log-probabilities are NaN for a prompt that is too long for the server.
         """
         places = asyncio.Semaphore(_AT_ONCE)
         async with self._client() as client:
             if self._kind is None:
                 self._kind, self._model, self._limit = await self._described(client)
 
-            async def score(prompt: NDArray[np.int32]) -> NDArray[np.float64]:
+            async def score(prompt: NDArray[np.int32]) -> _Scores:
                 if not len(prompt):
-                    return np.zeros(0)
+                    return _Scores.empty(0, self.top_k)
                 if self._limit is not None and len(prompt) >= self._limit:
-                    return np.full(len(prompt), np.nan)
+                    return _Scores.empty(len(prompt), self.top_k, np.nan)
                 async with places:
                     return await self._ask(client, prompt.tolist())
 
@@ -171,27 +197,27 @@ class ServedTeacher:
                 await asyncio.sleep(_WAIT_S)
         raise AssertionError("unreachable")
 
-    async def _ask(self, client: Client, prompt: list[int]) -> NDArray[np.float64]:
+    async def _ask(self, client: Client, prompt: list[int]) -> _Scores:
         if self._kind == "sglang":
             sampling = {"max_new_tokens": 1, "temperature": 1.0}
             path, body = "/generate", {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
-            body["logprob_start_len"] = 0
+            body |= {"logprob_start_len": 0, "top_logprobs_num": self.top_k}
         else:
             path, body = "/v1/completions", {"model": self._model, "prompt": prompt, "max_tokens": 1}
-            body |= {"temperature": 1.0, "prompt_logprobs": 1}
+            body |= {"temperature": 1.0, "prompt_logprobs": max(self.top_k, 1)}
         answer = await self._tried(client, "POST", path, body)
         if answer.status != 200:
+            also = f" and their {self.top_k} most likely ones" if self.top_k else ""
             raise EngineError(
-                f"the teacher at {self.address} refuses {len(prompt)} tokens: {path} answers {answer.status} "
+                f"the teacher at {self.address} refuses {len(prompt)} tokens{also}: {path} answers {answer.status} "
                 f"({error_text(answer.body)})"
             )
         try:
-            scores = _of_sglang(answer.body, prompt) if self._kind == "sglang" else _of_vllm(answer.body, prompt)
+            return (_of_sglang if self._kind == "sglang" else _of_vllm)(answer.body, prompt, self.top_k)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise EngineError(
                 f"the teacher at {self.address} gave no log-probability for each token: {excerpt(str(answer.body))}"
             ) from None
-        return np.array([0.0, *scores])
 
 
 def probes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -205,21 +231,34 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _of_vllm(body: Any, prompt: Sequence[int]) -> list[float]:
-    entries = body["choices"][0]["prompt_logprobs"]
-    return _finite([entry[str(token)]["logprob"] for entry, token in zip(entries[1:], prompt[1:], strict=True)])
+def _of_vllm(body: Any, prompt: Sequence[int], top_k: int) -> _Scores:
+    """Read an answer of vLLM, whose top tokens have the prompt's own token among them, or as one more."""
+    entries = body["choices"][0]["prompt_logprobs"][1:]
+    own = [entry[str(token)]["logprob"] for entry, token in zip(entries, prompt[1:], strict=True)]
+    return _scores(
+        own, [[(score["logprob"], int(token)) for token, score in entry.items()] for entry in entries], top_k
+    )
 
 
-def _of_sglang(body: Any, prompt: Sequence[int]) -> list[float]:
-    entries = body["meta_info"]["input_token_logprobs"]
+def _of_sglang(body: Any, prompt: Sequence[int], top_k: int) -> _Scores:
+    info = body["meta_info"]
+    entries = info["input_token_logprobs"]
     if [entry[1] for entry in entries] != list(prompt):
         raise ValueError("other tokens")
-    return _finite([entry[0] for entry in entries[1:]])
+    top = info["input_top_logprobs"][1:] if top_k else [()] * (len(prompt) - 1)
+    return _scores([entry[0] for entry in entries[1:]], [[row[:2] for row in rows] for rows in top], top_k)
 
 
-def _finite(scores: Sequence[Any]) -> list[float]:
-    """Return the scores as numbers; ``ValueError``: one is not finite, so it is no number to learn from."""
-    numbers = [float(score) for score in scores]
-    if not all(map(math.isfinite, numbers)):
+def _scores(own: Sequence[Any], top: Sequence[Sequence[tuple[float, int]]], top_k: int) -> _Scores:
+    """Return the scores of a prompt, from those of all its tokens but the first; ``top`` are in no order.
+
+    ``ValueError``: there is no number for each token, or one is not finite, so it is nothing to learn from.
+    """
+    made = _Scores.empty(len(own) + 1, top_k)
+    made.logprobs[1:] = [float(score) for score in own]
+    if not np.isfinite(made.logprobs).all():
         raise ValueError("a log-probability that is not finite")
-    return numbers
+    for ids, logprobs, tokens in zip(made.ids[1:], made.top[1:], top, strict=True):
+        finite = sorted(((score, token) for score, token in tokens if math.isfinite(score)), reverse=True)[:top_k]
+        ids[: len(finite)], logprobs[: len(finite)] = [token for _, token in finite], [score for score, _ in finite]
+    return made

@@ -42,6 +42,7 @@ from trainers.learner.inputs import (
     some_names,
     split,
 )
+from trainers.learner.logprobs import is_left_out
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
@@ -153,6 +154,7 @@ class Learner:
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
+        self._vocabulary = int(origin.config.get_text_config().vocab_size)
         self._unused_ids = np.array(unused_token_ids, np.int64)
         self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
         self.teacher, self._teacher_unused = self._teacher_of(teacher, setup, origin, chunk_size)
@@ -208,8 +210,9 @@ class Learner:
     ) -> TopScores:
         """Log-probabilities as of :meth:`logprobs`, and of ``k`` tokens of the distribution of each action token.
 
-        ``top`` is ``k``, for the most likely tokens; or int32 ``[N, k]``, the ids of some, none where below 0. It takes
-        ``8 N k`` bytes of the device's memory. Raises ``ValueError`` as :meth:`logprobs`.
+        ``top`` is ``k``, for the most likely tokens; or int32 ``[N, k]``, the ids of some, none where below 0. Those
+        that a distribution leaves out are -1 in the result. It takes ``8 N k`` bytes of the device's memory. Raises
+        ``ValueError`` as :meth:`logprobs`.
         """
         scores, tokens = self._scores(trajectories, model, top)
         assert tokens is not None
@@ -576,6 +579,8 @@ class Learner:
         total = int(action_offsets(trajectories)[-1])
         if isinstance(top, np.ndarray) and len(top) != total:
             raise ValueError(f"there are ids of {len(top)} states for {total} action tokens")
+        if isinstance(top, np.ndarray):
+            top = np.where(top < self._vocabulary, top, np.int32(-1))
         results, masks = torch.zeros(2, total, device=self.device), SamplingMasks(trajectories)
         units = action_rows(trajectories)
         width = 0 if top is None else top if isinstance(top, int) else top.shape[1]
@@ -588,8 +593,9 @@ class Learner:
                 index = self._tensor(batch.index)
                 results[0, index], results[1, index] = logprobs, entropies
                 if others:
-                    ids[index] = others[0].int() + 1
-                    chosen[index] = others[1].float().masked_fill(others[0] < 0, 0.0)
+                    left_out = (others[0] < 0) | is_left_out(others[1])
+                    ids[index] = (others[0].int() + 1).masked_fill(left_out, 0)
+                    chosen[index] = others[1].float().masked_fill(left_out, 0.0)
 
         self._budget.attempt(score, self._forget, _largest(units))
         scores: Floats = self.ranks.add(results).cpu().numpy()
@@ -640,8 +646,7 @@ class Learner:
         source = ModelSource(folder)
         source.check_head()
         setup.check_teacher(source, actor)
-        vocabulary = int(actor.config.get_text_config().vocab_size)
-        unused = unused_of_teacher(source, vocabulary, self._unused_ids.tolist())
+        unused = unused_of_teacher(source, self._vocabulary, self._unused_ids.tolist())
         model, _ = setup.make("teacher", source, chunk_size)
         return model, self._tensor(np.array(unused, np.int64)) if unused else None
 

@@ -64,6 +64,11 @@ class Support:
         return mask
 
 
+def is_left_out(logprobs: Tensor) -> Tensor:
+    """Return which log-probabilities are of tokens that a distribution leaves out, bool."""
+    return logprobs < 1e-10 * _LEFT_OUT  # at any temperature
+
+
 def token_logprobs(
     hidden: Tensor,
     weight: Tensor,

@@ -79,14 +79,16 @@ class RealServer(ABC):
 
 def check_teacher(url: str, model: PreTrainedModel, context: int) -> None:
     """Check what a teacher at a server says of tokens; its folder has no tokenizer to compare."""
-    teacher, episodes = ServedTeacher(url), [trajectory_of(turns_of((4, 2), (3, 5), tail=2)), trajectory_of([])]
+    teacher, episodes = ServedTeacher(url, 4), [trajectory_of(turns_of((4, 2), (3, 5), tail=2)), trajectory_of([])]
     teacher.meet(context - 1, tokenizer_of("chatml"))
-    scores = teacher.logprobs(episodes)
+    scores, ids, top = teacher.top_logprobs(episodes)
     (item, _), where = episodes, episodes[0].actions
     with torch.no_grad():
         logits = model(torch.from_numpy(item.token_ids[None].astype(np.int64))).logits[0].float()
-    expected = logits.log_softmax(-1)[where - 1, item.token_ids[where]]
-    np.testing.assert_allclose(scores[0], expected.numpy(), atol=1e-4)
+    log_p = logits.log_softmax(-1)[where - 1]
+    np.testing.assert_allclose(scores[0], log_p[np.arange(len(where)), item.token_ids[where]].numpy(), atol=1e-4)
+    np.testing.assert_allclose(top, log_p.topk(4).values.numpy(), atol=1e-4)
+    np.testing.assert_allclose(log_p.gather(1, torch.from_numpy(ids).long()).numpy(), top, atol=1e-4)
     assert not len(scores[1])
 
 

@@ -30,15 +30,24 @@ def score(prompt: list[int], place: int) -> float:
     return -sum((i + 1) * token for i, token in enumerate(prompt[: place + 1])) / 1000
 
 
+def likely(prompt: list[int], place: int) -> list[tuple[float, int]]:
+    """Return the most likely tokens at a place, in the order of their probabilities."""
+    return [(-0.01, 1000 + prompt[place - 1]), (-0.02, 2000 + place)]
+
+
 def of_vllm(prompt: list[int]) -> Any:
-    others = {"-1": {"logprob": -0.01, "rank": 1}}
-    entries = [None, *({**others, str(t): {"logprob": score(prompt, i)}} for i, t in enumerate(prompt) if i)]
-    return {"choices": [{"prompt_logprobs": entries}]}
+    entries = [
+        {str(t): {"logprob": s} for s, t in (*likely(prompt, i), (score(prompt, i), token))}
+        for i, token in enumerate(prompt)
+        if i
+    ]
+    return {"choices": [{"prompt_logprobs": [None, *entries]}]}
 
 
 def of_sglang(prompt: list[int]) -> Any:
     rows = [[None if not i else score(prompt, i), token, None] for i, token in enumerate(prompt)]
-    return {"meta_info": {"input_token_logprobs": rows}}
+    top = [[[s, t, None] for s, t in likely(prompt, i)] if i else None for i in range(len(prompt))]
+    return {"meta_info": {"input_token_logprobs": rows, "input_top_logprobs": top}}
 
 
 @contextmanager
@@ -129,6 +138,26 @@ def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypa
     assert sorted(len(body[name]) for body in requests) == [4, 6, 9]  # up to the last action token alone
     temperatures = {body.get("sampling_params", body)["temperature"] for body in requests}
     assert temperatures == {1.0}
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_most_likely_tokens_are_named(kind: str, answer: Answer, count: int) -> None:
+    """vLLM has the prompt's own token among them, which need not be one of the most likely."""
+    with server(kind, answer) as (address, requests):
+        logprobs, ids, top = ServedTeacher(address, count).top_logprobs(episodes())
+    expected = []
+    for item in episodes():
+        for place in item.actions:
+            part = next(part for part in item.segments() if part.start <= place < part.stop)
+            prompt, at = item.token_ids[part].tolist(), int(place) - part.start
+            rows = likely(prompt, at) + ([(score(prompt, at), prompt[at])] if kind == "vllm" else [])
+            expected.append((sorted(rows, reverse=True) + [(0.0, -1)] * count)[:count])
+    assert ids.tolist() == [[token for _, token in rows] for rows in expected]
+    np.testing.assert_allclose(top, [[logprob for logprob, _ in rows] for rows in expected], rtol=1e-6)
+    assert [len(part) for part in logprobs] == [len(item.actions) for item in episodes()]
+    name = "prompt_logprobs" if kind == "vllm" else "top_logprobs_num"
+    assert {body[name] for body in requests} == {count}
 
 
 @pytest.mark.parametrize(

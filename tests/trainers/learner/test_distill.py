@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from chat_styles import tokenizer_of
-from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories
+from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories, some_trajectories
 from ppo_runs import episodes_of, in_process, training_of
 
 from textenvs.privileged import Privilege
@@ -130,7 +130,6 @@ def test_advantages_are_added_or_replaced(rewards: bool) -> None:
             "gives each token an advantage of its own",
         ),
         (["actor.distill.top_k=4"], r"actor.distill.top_k: has no effect without actor.distill.teacher"),
-        (["actor.distill.teacher=http://here", "actor.distill.top_k=4"], "a server gives those of its own"),
         *(
             (["actor.distill.teacher=reference", "actor.distill.top_k=4", f"actor.distill.{word}"], "has no effect")
             for word in ("clip=3", "discount=1")
@@ -246,6 +245,31 @@ def test_update_compares_each_state_with_the_teacher(context: str, tmp_path: Pat
     distance = np.abs(np.where(taught[:, None], own.logprobs - expected.logprobs, 0)).max()
     assert distance < 1e-5 if context == "none" else distance > 0.01
     assert has_gradient(config.actor, np.zeros(len(taught)), taught, offsets).all()
+
+
+def test_tokens_of_a_server_are_scored_by_the_policy() -> None:
+    """Ids that it never samples are left out; a context that the server refused has no tokens."""
+    items, learner = some_trajectories(), Learner(small_model(layers=1), unused_token_ids=[VOCAB - 1])
+    items = [item for item in items if not (item.token_ids[item.actions] == VOCAB - 1).any()]
+    config, _ = resolve(["actor.distill.teacher=http://here", "actor.distill.top_k=4", "rollout.temperature=1"])
+    count, places = int(action_offsets(items)[-1]), np.cumsum([len(item.actions) for item in items])[:-1]
+    ids = np.tile(np.array([3, VOCAB - 1, VOCAB + 5, 8], np.int32), (count, 1))
+    logprobs = -np.arange(4.0 * count, dtype=np.float32).reshape(count, 4) / 100
+    scores = np.full(count, -1.0, np.float32)
+    scores[:3] = np.nan
+
+    class Served:
+        def top_logprobs(self, shown: Any) -> Any:
+            assert shown == items
+            return np.split(scores, places), ids, logprobs
+
+    update: Any = Update(config)
+    update.served_teacher = Served()
+    top = update.forward([BatchEpisode(item, item) for item in items], learner).teacher_top
+    assert (top.ids[:3] == -1).all()
+    assert (top.ids[3:] == [3, -1, -1, 8]).all()
+    np.testing.assert_array_equal(top.logprobs[3:][:, [0, 3]], logprobs[3:][:, [0, 3]])
+    assert not top.logprobs[:, 1:3].any()
 
 
 def test_plan_counts_the_teacher() -> None:
