@@ -240,7 +240,7 @@ class Update:
         if section.teacher is None:
             return None, None
         privileged = section.privilege is not None
-        if not section.states and section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
+        if not section.top_k and section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
             scores = columns["ref_logprobs"]
         else:
             shown = [as_taught(episode) for episode in episodes] if privileged else episodes
@@ -248,11 +248,11 @@ class Update:
             if section.teacher in ("reference", "policy"):
                 model = "reference" if section.teacher == "reference" else "actor"
             served = self.served_teacher
-            if section.states and served is not None:  # the tokens are the teacher's: it names no others
+            if section.top_k and served is not None:  # the tokens are the teacher's: it names no others
                 by_episode, ids, chosen = served.top_logprobs(shown)
                 own = learner.top_logprobs(episodes, ids).top
                 top = TopTokens(own.ids, np.where(own.ids < 0, np.float32(0.0), chosen))
-            elif section.states:
+            elif section.top_k:
                 own = learner.top_logprobs(episodes, section.top_k).top
                 by_episode, top = learner.top_logprobs(shown, own.ids, model=model)
             else:
@@ -478,7 +478,7 @@ def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: 
     An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and KLs have one
     for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
-    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient or section.distill.states:
+    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient or section.distill.top_k:
         return np.ones(len(offsets) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
     return np.diff(before[offsets]) > 0

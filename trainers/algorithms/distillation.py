@@ -61,11 +61,6 @@ class DistillSection(Section):
         return self.teacher if self.teacher is not None and self.teacher.startswith(("http://", "https://")) else None
 
     @property
-    def states(self) -> bool:
-        """True if the loss has the KL of each state."""
-        return self.teacher is not None and self.top_k > 0
-
-    @property
     def privilege(self) -> Context | None:
         """The teacher's privileged context; ``None`` if it sees what the policy sees."""
         return None if self.teacher is None or self.context == "none" else self.context
@@ -108,6 +103,6 @@ def distillation_metrics(section: DistillSection, ratios: Floats, taught: Bools)
         own = ratios[taught]
         metrics["actor/teacher_kl"] = -float(own.mean())
         metrics["actor/teacher_disagrees"] = float((own < -math.log(2.0)).mean())
-        if section.clip is not None and not section.states:
+        if section.clip is not None and not section.top_k:
             metrics["actor/teacher_clipped"] = float((np.abs(own) > section.clip).mean())
     return metrics

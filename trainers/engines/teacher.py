@@ -48,6 +48,9 @@ class _Scores(NamedTuple):
         ids, top = np.full((length, top_k), -1, np.int32), np.zeros((length, top_k), np.float32)
         return cls(np.full(length, logprob, np.float32), ids, top)
 
+    def at(self, places: NDArray[np.int64]) -> _Scores:
+        return _Scores(self.logprobs[places], self.ids[places], self.top[places])
+
 
 class ServedTeacher:
     """A model at ``address`` that scores tokens; its methods block, and are for a thread without an event loop.
@@ -106,7 +109,7 @@ class ServedTeacher:
             for part in item.segments():
                 for whole, own in zip(scores, next(scored), strict=True):
                     whole[part.start : part.start + len(own)] = own
-            results.append(_Scores(*(values[item.actions] for values in scores)))
+            results.append(scores.at(item.actions))
         _, ids, top = (np.concatenate(values) for values in zip(*results, strict=True))
         return [scores.logprobs for scores in results[1:]], ids, top
 
@@ -224,7 +227,7 @@ def probes(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return texts of which other tokenizers make other ids: of all kinds, of the whole vocabulary, added tokens."""
     ids = range(0, len(tokenizer), max(1, len(tokenizer) // _PROBED))
     added = sorted(tokenizer.get_added_vocab(), key=tokenizer.get_added_vocab().__getitem__)
-    return [_TEXT, " ".join(tokenizer.decode([token]) for token in ids), " a".join(added)]
+    return [_TEXT, " ".join(map(str, tokenizer.batch_decode([[token] for token in ids]))), " a".join(added)]
 
 
 def _count(value: Any) -> int | None:

@@ -324,10 +324,11 @@ class Learner:
             weights = column("observations", observations, offsets, self.device, "observation")
         if teacher is not None and len(teacher.ids) != total:
             raise ValueError(f"the teacher scored {len(teacher.ids)} states for {total} action tokens")
-        scored = {"observed": weights is not None, "top": None if teacher is None else teacher.ids}
+        ids = None if teacher is None else teacher.ids
 
         def forward(batch: MicroBatch) -> tuple[Tensor, ...]:
-            outputs = self._score(self.actor, batch, temperature, masks, self._unused, **scored)
+            models = self.actor, batch, temperature, masks, self._unused
+            outputs = self._score(*models, observed=weights is not None, top=ids)
             actions = len(outputs[0]) - batch.observed
             made = [values[:actions] for values in outputs[:2]]
             if teacher is not None:
@@ -634,8 +635,8 @@ class Learner:
         outputs = policy(inputs.input_ids, positions, targets, temperature, **some)
         kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
         logprobs, entropy = (inputs.join(values.index_select(0, kind_of)) for values in outputs[:2])
-        others = (inputs.join(values.index_select(0, kind_of[:actions])) for values in outputs[2:])
-        return logprobs, entropy, *(values[: len(logprobs) - batch.observed] for values in others)
+        tops = (inputs.join(values.index_select(0, kind_of[:actions])) for values in outputs[2:])
+        return logprobs, entropy, *(values[: len(logprobs) - batch.observed] for values in tops)
 
     def _teacher_of(
         self, folder: str | Path | None, setup: Setup, actor: ModelSource, chunk_size: int | None

@@ -39,7 +39,7 @@ def top_kl(policy: Tensor, teacher: Tensor, ids: Tensor) -> Tensor:
     models' log-probabilities of ``S``. By the chain rule, ``KL(p || t) = D + p_R KL(p(. | R) || t(. | R))``: ``D`` is a
     lower bound, too small by what the models differ within the remainder, and exact where ``S`` is all tokens or all
     but one. Without the remainder a sum over ``S`` would be no divergence, and least where the policy leaves ``S``.
-    SDPO (arXiv 2601.20802) and TRL's distillation have the same remainder.
+    TRL's trainer of SDPO (arXiv 2601.20802) has the same remainder, as ``distillation_add_tail``.
 
     A remainder of less than the type's epsilon counts as that, and has no gradient. A state without ``ids`` has 0.
     """

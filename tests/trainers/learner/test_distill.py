@@ -247,7 +247,7 @@ def test_update_compares_each_state_with_the_teacher(context: str, tmp_path: Pat
     assert has_gradient(config.actor, np.zeros(len(taught)), taught, offsets).all()
 
 
-def test_tokens_of_a_server_are_scored_by_the_policy() -> None:
+def test_policy_scores_tokens_of_a_server() -> None:
     """Ids that it never samples are left out; a context that the server refused has no tokens."""
     items, learner = some_trajectories(), Learner(small_model(layers=1), unused_token_ids=[VOCAB - 1])
     items = [item for item in items if not (item.token_ids[item.actions] == VOCAB - 1).any()]
