@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..evaluate.plan import Job, fingerprint, jobs
 from ..evaluate.policies import FAMILY_SCRIPT, SCRIPTS, Stopped
 from ..evaluate.prompt_folder import Asked, PromptFolder
 from ..evaluate.prompt_search import Search, Split, compare, disjoint_tasks, load_gepa
-from ..evaluate.records import FolderError, write_json, write_text
+from ..evaluate.records import FolderError, Record, write_json, write_text
 from ..evaluate.summary import table
 from ..event_loop import settle
 from ..messages import text_of
@@ -33,6 +33,7 @@ from .policies import check_policy_arguments, given_policy, policy_of
 
 #: What is looked for in an opening, to see that the environment shows its system prompt.
 _PROBE = "textenvs-prompts-probe"
+_MEASURABLE_S = 0.001  # an episode that takes less was in the folder already
 _REFLECTION = ("reflection_model", "reflection_local")
 
 
@@ -135,9 +136,7 @@ class _Command:
         except CommandError as error:
             if "no option 'system_prompt'" not in str(error):
                 raise
-            raise CommandError(
-                f"{env_id} has no option system_prompt: no prompt to search for", 2
-            ) from error
+            raise CommandError(f"{env_id} has no option system_prompt: no prompt to search for", 2) from error
         if not any(_PROBE in text_of(message) for message in opening):
             raise CommandError(
                 f"{env_id} does not show its option system_prompt: its tasks open with a system message of their own", 2
@@ -174,7 +173,7 @@ class _Command:
         if privileged is not None:
             privileged(train[0])  # mistakes are named here
         search = self.search = Search(
-            self.folder.play,
+            self._play,
             self.folder.reflect,
             self.start,
             train,
@@ -215,6 +214,18 @@ class _Command:
 
         return self.loop.run(ask())
 
+    def _play(self, prompt: str, batch: Sequence[Job]) -> list[Record]:
+        """Play episodes of the search; after the first validation, say how long the rest takes at that speed."""
+        began = time.monotonic()
+        records = self.folder.play(prompt, batch)
+        search, each = self.search, (time.monotonic() - began) / len(batch)
+        if search is not None and not search.spent and each > _MEASURABLE_S:
+            left = search.budget - len(batch) + 2 * len(self.split.test)
+            self._say(
+                f"{len(batch)} side by side take {each:.1f} s each, so at most about {_duration(left * each)} more"
+            )
+        return records
+
     def _announce(self, first: Job) -> None:
         """Say what is going to happen, and for how long, by the time of one episode."""
         search, test = self.search, len(self.split.test)
@@ -229,10 +240,10 @@ class _Command:
         began = time.monotonic()
         self.folder.play(self.start, [first])
         seconds = time.monotonic() - began
-        if seconds > 0.001:
+        if seconds > _MEASURABLE_S:
             self._say(
-                f"an episode takes {seconds:.1f} s, so at most about {_duration(most * seconds)}, less where "
-                "episodes are played side by side, and the replies of the reflection model"
+                f"an episode takes {seconds:.1f} s, so at most about {_duration(most * seconds)} and the replies of "
+                "the reflection model; less where episodes are played side by side"
             )
 
     def _say(self, line: str) -> None:
@@ -302,11 +313,16 @@ class _Command:
                 "No better prompt is shown: the interval of the difference is not above 0, so the prompt stays as it "
                 "was. More --test-tasks narrow the interval; a larger --budget continues this search."
             )
-        return "\n".join([*lines, *self._files()])
+        return "\n".join([*lines, "", self._files(), *(self._commands() if better else ())])
 
-    def _files(self) -> list[str]:
+    def _files(self) -> str:
+        out = self.arguments.out
+        return f"{out}: the prompt (prompt.txt, prompt.json), all proposals with their scores (candidates.json)"
+
+    def _commands(self) -> list[str]:
+        """Return how to evaluate and to train with the prompt."""
         arguments = self.arguments
-        out, text = shlex.quote(arguments.out), f"$(cat {shlex.quote(str(Path(arguments.out) / 'prompt.json'))})"
+        text = f"$(cat {shlex.quote(str(Path(arguments.out) / 'prompt.json'))})"
         words = [word for word in arguments.options if not word.startswith("system_prompt=")]
         policy = given_policy(arguments)[0]
         policy_words = [f"--{policy}", getattr(arguments, policy)]
@@ -316,8 +332,6 @@ class _Command:
         evaluate = " ".join(filter(None, [arguments.id, options, f'"system_prompt={text}"', shlex.join(policy_words)]))
         train = " ".join(filter(None, [f"env.id={arguments.id}", kwargs, f'"env.kwargs.system_prompt={text}"']))
         return [
-            "",
-            f"{out}: the prompt (prompt.txt, prompt.json), all proposals with their scores (candidates.json)",
             f"evaluate it:    textenvs evaluate {evaluate}",
             f"train with it:  python -m trainers.ppo {train}",
         ]

@@ -285,8 +285,8 @@ class Search:
         if self._useless and self._useless == self.reflections:
             last = self.proposals[-1].refused
             raise Stopped(
-                f"the reflection model gave no usable prompt in {plural(self.reflections, 'reply', 'replies')} (the last "
-                f"one: {last}); name a larger one"
+                f"the reflection model gave no usable prompt in {plural(self.reflections, 'reply', 'replies')} "
+                f"(the last one: {last}); name a larger one"
             )
         return self.best
 

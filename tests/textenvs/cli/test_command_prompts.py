@@ -95,7 +95,7 @@ def calls():
     return len(Path("calls").read_text())
 
 
-def test_a_better_prompt_is_found_and_used_by_the_printed_command(capsys):
+def test_better_prompt_is_found(capsys):
     status, out, err = play(capsys, "--seed-prompt", write("start.txt", "Be kind."))
     assert status == 0
     assert "at most 40 episodes, on 4 training tasks and 4 validation tasks; then both prompts on 10 others" in err
@@ -127,7 +127,7 @@ def write(name, text):
     return name
 
 
-def test_the_same_command_plays_nothing_again(capsys):
+def test_same_command_plays_nothing_again(capsys):
     first = play(capsys)
     before = calls()
     assert play(capsys)[:2] == first[:2]
@@ -142,11 +142,12 @@ def test_nothing_better_keeps_the_prompt(capsys):
     status, out, _ = play(capsys, "system_prompt=Answer in digits.", "--quiet")
     assert status == 0
     assert "Nothing better was found on the validation tasks: the prompt stays as it was." in out
+    assert "evaluate it" not in out
     assert Path("out/prompt.txt").read_text() == "Answer in digits."
     assert not Path("out/held-out").exists()
 
 
-def test_models_behind_services_play_and_reflect(capsys):
+def test_services_play_and_reflect(capsys):
     def answer(body):
         first, *_, last = (message["content"] for message in [*body["messages"], body["messages"][-1]])
         return str(2 * int(last.split()[2])) if "digits" in first else "no"
@@ -166,7 +167,7 @@ def test_models_behind_services_play_and_reflect(capsys):
     assert not any("<" in message["content"] for body in policy.requests for message in body["messages"])
 
 
-def test_a_reflection_model_that_fails_is_named_and_the_rest_is_kept(capsys):
+def test_failing_reflection_model_is_named(capsys):
     with FakeService(status_of(400)) as service:
         words = ("--reflection-model", "m", "--reflection-base-url", service.url)
         status, _, err = play(capsys, *words)
@@ -181,7 +182,7 @@ def test_a_reflection_model_that_fails_is_named_and_the_rest_is_kept(capsys):
     assert calls() - played == 4 - 3  # of the training tasks, those that the first reflection did not read
 
 
-def test_an_environment_that_fails_stops_the_search(capsys):
+def test_failing_environment_stops_the_search(capsys):
     status, _, err = play(capsys, "broken=True")
     assert status == 1
     assert "episodes failed; the last one: env_failed: RuntimeError: it broke" in err
@@ -215,7 +216,7 @@ def test_mistakes(env, words, status, message, capsys):
     assert message in err
 
 
-def test_without_the_library_the_extra_is_named(capsys, monkeypatch):
+def test_missing_library_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "gepa", None)
     status, _, err = play(capsys)
     assert status == 1

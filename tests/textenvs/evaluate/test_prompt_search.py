@@ -74,7 +74,7 @@ def search(world, budget=60, **options):
     return Search(world.play, world.reflect, "go", TRAIN, VALIDATION, budget=budget, **options)
 
 
-def test_the_best_prompt_on_validation_tasks_is_found():
+def test_best_prompt_on_validation_is_found():
     world = World()
     found = search(world)
     best = found.run()
@@ -91,7 +91,7 @@ def test_the_best_prompt_on_validation_tasks_is_found():
     st.integers(0, 5),
     st.lists(st.sampled_from(["", "a", "b", "a b", "b c", "zz"]), min_size=1, max_size=5),
 )
-def test_the_budget_is_never_exceeded(budget, seed, replies):
+def test_budget_is_never_exceeded(budget, seed, replies):
     world = World(replies)
     found = search(world, budget, seed=seed)
     with suppress(Stopped):  # no usable prompt among the replies
@@ -101,7 +101,7 @@ def test_the_budget_is_never_exceeded(budget, seed, replies):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
-def test_an_interrupted_search_resumes_as_if_it_never_was(stops):
+def test_interrupted_search_resumes_exactly(stops):
     whole = World()
     expected = search(whole)
     expected.run()
@@ -125,7 +125,7 @@ def test_an_interrupted_search_resumes_as_if_it_never_was(stops):
     assert world.cost == whole.cost  # nothing was played or asked twice
 
 
-def test_a_larger_budget_continues_the_search():
+def test_larger_budget_continues_the_search():
     world = World(("a", "a b"))
     small = search(world, 20)
     small.run()
@@ -136,12 +136,12 @@ def test_a_larger_budget_continues_the_search():
     assert large.spent == len(world.played)
 
 
-def test_too_small_a_budget_is_refused():
+def test_too_small_budget_is_refused():
     with pytest.raises(ValueError, match="a budget of 15 episodes is too small for one proposal; it takes 16"):
         search(World(), 15).run()
 
 
-def test_a_prompt_with_the_training_tasks_answers_does_not_win():
+def test_prompt_of_training_answers_does_not_win():
     class Remembers(World):
         def play(self, prompt, batch):
             return [record(job, float(f"[{job.task_index}]" in prompt)) for job in batch]
@@ -170,7 +170,7 @@ def test_repeated_proposals_end_the_search():
 
 
 @pytest.mark.parametrize("where", ["play", "reflect", "privileged"])
-def test_an_error_ends_the_search_at_once(where):
+def test_error_ends_the_search(where):
     calls = []
 
     def broken(*arguments):
@@ -186,7 +186,7 @@ def test_an_error_ends_the_search_at_once(where):
     assert len(calls) == 1
 
 
-def test_a_prompt_that_does_not_fit_is_refused():
+def test_prompt_beyond_the_context_is_refused():
     class Narrow(World):
         def play(self, prompt, batch):
             if prompt in self.full:
@@ -202,7 +202,7 @@ def test_a_prompt_that_does_not_fit_is_refused():
         search(Narrow()).run()
 
 
-def test_failed_episodes_count_as_the_mean_of_the_others():
+def test_failed_episode_counts_as_the_mean():
     first, second, third = TRAIN[:3]
     broken = record(third, failed=True, stop="user_failed", failure="away")
     assert scores([record(first, 1.0), record(second, 0.5), broken]) == [1.0, 0.5, 0.75]
@@ -220,7 +220,7 @@ def task(content, key, truth="1"):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=6, max_size=60), st.integers(0, 3), st.data())
-def test_tasks_are_disjoint_by_what_they_ask(contents, seed, data):
+def test_tasks_are_disjoint_by_content(contents, seed, data):
     tasks = Rows("toy", [task(f"What is {content}?", str(index)) for index, content in enumerate(contents)])
     different = len(set(contents))
     counts = data.draw(st.tuples(*[st.integers(1, 6)] * 3))
@@ -235,7 +235,7 @@ def test_tasks_are_disjoint_by_what_they_ask(contents, seed, data):
     assert split == disjoint_tasks(tasks, *counts, seed)
 
 
-def test_tasks_without_an_answer_differ_by_their_seed():
+def test_tasks_without_answer_are_different():
     tasks = Rows("games", [task("Play.", str(index), None) for index in range(9)])
     assert len(disjoint_tasks(tasks, 3, 3, 3, 0).test) == 3
 
@@ -243,7 +243,7 @@ def test_tasks_without_an_answer_differ_by_their_seed():
 # ------------------------------------------------------------------ what the reflection model reads
 
 
-def test_feedback_has_the_episode_and_what_it_earned():
+def test_feedback_has_the_episode_and_its_rewards():
     messages = (system("Be brief. Tools: add."), user("2 + 2?"), assistant("5"), user("No."), assistant("4"))
     played = record(
         TRAIN[0],
@@ -266,7 +266,7 @@ def test_feedback_has_the_episode_and_what_it_earned():
     assert len(long["Conversation"]) < TRANSCRIPT + 100
 
 
-def test_hidden_answers_reach_reflection_only_where_they_are_asked_for():
+def test_hidden_answers_reach_reflection_on_request():
     hidden, shown = World(), World()
     search(hidden).run()
     search(shown, privileged=lambda job: f"answer-{job.task_index}").run()
