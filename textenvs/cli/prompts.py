@@ -33,7 +33,6 @@ from .policies import check_policy_arguments, given_policy, policy_of
 
 #: What is looked for in an opening, to see that the environment shows its system prompt.
 _PROBE = "textenvs-prompts-probe"
-_MEASURABLE_S = 0.001  # an episode that takes less was in the folder already
 _REFLECTION = ("reflection_model", "reflection_local")
 
 
@@ -185,7 +184,7 @@ class _Command:
             report=self._say,
         )
         search.check_budget()
-        self._announce(train[0])
+        self._announce(validation[0])
         best = search.run()
         self._say(f"the search is over: {search.ended}")
         comparison = None
@@ -216,10 +215,10 @@ class _Command:
 
     def _play(self, prompt: str, batch: Sequence[Job]) -> list[Record]:
         """Play episodes of the search; after the first validation, say how long the rest takes at that speed."""
-        began = time.monotonic()
+        began, before = time.monotonic(), self.folder.played
         records = self.folder.play(prompt, batch)
         search, each = self.search, (time.monotonic() - began) / len(batch)
-        if search is not None and not search.spent and each > _MEASURABLE_S:
+        if search is not None and not search.spent and self.folder.played - before > len(batch) // 2:
             left = search.budget - len(batch) + 2 * len(self.split.test)
             self._say(
                 f"{len(batch)} side by side take {each:.1f} s each, so at most about {_duration(left * each)} more"
@@ -240,7 +239,7 @@ class _Command:
         began = time.monotonic()
         self.folder.play(self.start, [first])
         seconds = time.monotonic() - began
-        if seconds > _MEASURABLE_S:
+        if self.folder.played:
             self._say(
                 f"an episode takes {seconds:.1f} s, so at most about {_duration(most * seconds)} and the replies of "
                 "the reflection model; less where episodes are played side by side"
@@ -287,7 +286,8 @@ class _Command:
                 [
                     *lines,
                     "Nothing better was found on the validation tasks: the prompt stays as it was.",
-                    *self._files(),
+                    "",
+                    self._files(),
                 ]
             )
         validation = {"start": search.candidates[0].validation, "found": search.best.validation}

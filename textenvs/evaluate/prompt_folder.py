@@ -76,6 +76,7 @@ class PromptFolder:
     ) -> None:
         self.path = Path(path).expanduser()
         self.search = search
+        self.played = 0  # episodes that were not in the folder
         self._options, self._make_env = options, make_env
         self._policy, self._reflection = policy, reflection
         self._loop, self._settings = loop, settings
@@ -146,6 +147,7 @@ class PromptFolder:
                 def keep(record: Record, last: bool = attempt == _ATTEMPTS) -> None:
                     if last or not record.failed:
                         folder.add(record)
+                        self.played += 1
 
                 playing = run(
                     missing,

@@ -142,7 +142,7 @@ def test_nothing_better_keeps_the_prompt(capsys):
     status, out, _ = play(capsys, "system_prompt=Answer in digits.", "--quiet")
     assert status == 0
     assert "Nothing better was found on the validation tasks: the prompt stays as it was." in out
-    assert "evaluate it" not in out
+    assert re.search(r"\n\nout: the prompt \(prompt.txt, .*\(candidates.json\)\n$", out)  # and no command to use it
     assert Path("out/prompt.txt").read_text() == "Answer in digits."
     assert not Path("out/held-out").exists()
 
