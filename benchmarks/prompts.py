@@ -1,7 +1,7 @@
 """Does `textenvs prompts` raise a local model's score? Held-out returns with the start's prompt and with the found one.
 
-    python -m benchmarks.prompts [--policies tiny,FOLDER] [--families clarify,collab-math] [--folder FOLDER]
-                                 [--results FILE] [--report]
+    python -m benchmarks.prompts [--policies tiny,FOLDER] [--families clarify,collab-math]
+                                 [--reflections itself,written] [--folder FOLDER] [--results FILE] [--report]
 
 `tiny`: a policy of a million parameters for each of two small environments of `benchmarks.fork_credit`, from scratch.
 It imitates the scripted expert behind one system prompt, and careless replies behind two others and behind none, so its
@@ -9,7 +9,8 @@ prompt decides what it does, as that of a large model does. It cannot write prom
 the good one last, in the place of a reflection model. This measures the search, not the reflection.
 
 FOLDER: a model of this machine, as SmolLM2-135M-Instruct (`make model`), greedy, on `textenv/gsm8k` and
-`textenv/clarify`, with itself as the reflection model.
+`textenv/clarify`: with itself as the reflection model (`itself`), and with three prompts that are written by hand,
+proposed by the service (`written`).
 
 It resumes where it was stopped: start the same command again. The results are a JSON line for each search.
 """
@@ -33,7 +34,7 @@ import numpy as np
 from benchmarks import curves
 from benchmarks.fork_credit.runs import FAMILIES
 
-KEY = ("policy", "environment")  #: of a search, in its line of the results
+KEY = ("policy", "environment", "reflection")  #: of a search, in its line of the results
 #: The prompt that brings out the expert's replies, and those behind which the policy learned careless ones.
 GOOD = "Ask for what is missing, then answer."
 CARELESS = ("Answer at once.", "Be short.")
@@ -46,6 +47,19 @@ TINY += ("--max-response-length", "24", "--seed", "1")
 MODEL_ENVS = {
     "textenv/gsm8k": ("level=easy", "--max-response-length", "48"),
     "textenv/clarify": ("level=easy", "--max-response-length", "32"),
+}
+#: Prompts that are written by hand.
+WRITTEN = {
+    "textenv/gsm8k": (
+        "Reply with the answer only, in this form: #### 7",
+        "Solve the problem step by step in one line. End with #### and the number, for example: 2 + 3 - 1 = 4 #### 4",
+        "You are good at arithmetic. Add what is bought, subtract what is used. Answer: #### and the number.",
+    ),
+    "textenv/clarify": (
+        "If a number, a day or a colour is missing, ask for it. Otherwise answer with #### and the answer.",
+        "Reply with one short question.",
+        "Reply with the answer only, in this form: #### 7",
+    ),
 }
 MODEL = ("--train-tasks", "8", "--val-tasks", "12", "--test-tasks", "32", "--budget", "60", "--concurrency", "32")
 MODEL += ("--temperature", "0", "--reflection-length", "160", "--reflection-tasks", "2")
@@ -116,7 +130,7 @@ def proposing(prompts: tuple[str, ...], memory: Path) -> Iterator[str]:
         server.server_close()
 
 
-def search(policy: str, environment: str, folder: Path, results: Path, words: tuple[str, ...]) -> None:
+def search(policy: str, environment: str, reflection: str, folder: Path, results: Path, words: tuple[str, ...]) -> None:
     """Run one search, and save its line of the results."""
     began = time.perf_counter()
     curves.call("textenvs", "prompts", environment, *words, "--out", str(folder))
@@ -124,32 +138,45 @@ def search(policy: str, environment: str, folder: Path, results: Path, words: tu
     names = ("better", "held_out", "episodes", "ended")
     best = next(proposal for proposal in found["proposals"] if proposal["candidate"] == found["best"])
     validation = {"start": found["proposals"][0]["validation"], "found": best["validation"]}
-    row = {"policy": policy, "environment": environment, **{name: found[name] for name in names}}
+    row = {
+        "policy": policy,
+        "environment": environment,
+        "reflection": reflection,
+        **{name: found[name] for name in names},
+    }
     row |= {"proposals": len(found["proposals"]) - 1, "validation": validation, "prompt": best["prompt"]}
     curves.save(row | {"seconds": round(time.perf_counter() - began)}, results, KEY)
 
 
+def scripted(
+    policy: str, environment: str, folder: Path, results: Path, words: tuple[str, ...], prompts: tuple[str, ...]
+) -> None:
+    """Run one search in which a service proposes these prompts in turn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with proposing(prompts, folder / "port") as address:
+        service = ("--reflection-model", "script", "--reflection-base-url", address)
+        search(policy, environment, "written", folder, results, (*words, *service))
+
+
 def report(lines: list[dict[str, Any]]) -> None:
     """Print a line for each search."""
-    print("policy        environment               start   found   difference (95 %)          better  episodes  prompt")
     for row in lines:
-        values = row["held_out"]
+        values, place = row["held_out"], f"{row['policy']}, prompts {row['reflection']}: {row['environment']}"
+        print(f"{place}, {row['proposals']} proposals, {row['episodes']} episodes")
         if values is None:
-            start, shown = row["validation"]["start"], "nothing better on the validation tasks"
-            print(f"{row['policy']:<12}  {row['environment']:<24}  {start:+.3f}  {shown}  {row['episodes']}")
+            print(f"  nothing better than {row['validation']['start']:+.3f} on the validation tasks")
             continue
         moved = "{value:+.3f} ({low:+.3f} to {high:+.3f})".format(**values["difference"])
-        numbers = f"{values['start']['value']:+.3f}  {values['found']['value']:+.3f}  {moved}"
-        print(
-            f"{row['policy']:<12}  {row['environment']:<24}  {numbers}  {row['better']!s:>6}  {row['episodes']:>8}  "
-            f"{row['prompt'][:60]!r}"
-        )
+        shown = "better" if row["better"] else "not shown to be better"
+        print(f"  {values['start']['value']:+.3f} -> {values['found']['value']:+.3f}, {moved}, {shown}")
+        print(f"  {row['prompt'][:100]!r}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["tiny"])
     parser.add_argument("--families", type=lambda text: text.split(","), default=["clarify", "collab-math"])
+    parser.add_argument("--reflections", type=lambda text: text.split(","), default=["itself", "written"])
     parser.add_argument("--folder", type=Path, default=Path("outputs/prompts"))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results" / "prompts.jsonl")
     parser.add_argument("--report", action="store_true", help="print what the file of results has, and run nothing")
@@ -157,15 +184,18 @@ def main() -> None:
     for policy in () if options.report else options.policies:
         if policy == "tiny":
             for family in options.families:
-                model = tiny(family, options.folder)
-                environment = FAMILIES[family].env[0].removeprefix("env.id=")
-                with proposing(PROPOSALS, model.parent / "port") as address:
-                    words = ("--local", str(model), "--reflection-model", "script", "--reflection-base-url", address)
-                    search("tiny", environment, options.folder / f"tiny-{family}", options.results, (*words, *TINY))
+                model, environment = tiny(family, options.folder), FAMILIES[family].env[0].removeprefix("env.id=")
+                folder = options.folder / f"tiny-{family}"
+                scripted("tiny", environment, folder, options.results, ("--local", str(model), *TINY), PROPOSALS)
             continue
         for environment, own in MODEL_ENVS.items():
-            folder = options.folder / f"{Path(policy).name}-{environment.partition('/')[2]}"
-            search(Path(policy).name, environment, folder, options.results, ("--local", policy, *own, *MODEL))
+            name, words = Path(policy).name, ("--local", policy, *own, *MODEL)
+            folder = options.folder / f"{name}-{environment.partition('/')[2]}"
+            if "itself" in options.reflections:
+                search(name, environment, "itself", folder, options.results, words)
+            if "written" in options.reflections:
+                written = folder.with_name(f"{folder.name}-written")
+                scripted(name, environment, written, options.results, words, WRITTEN[environment])
     report(curves.saved(options.results))
 
 

@@ -225,7 +225,7 @@ class Search:
     def __post_init__(self) -> None:
         self._played: set[tuple[str, tuple[int, int]]] = set()
         self._useless = 0  # proposals in a row that could not be played
-        self._unusable: set[str] = set()
+        self._refused: str | None = None  # why the proposal that is to be played next is not
         self._error: Exception | None = None
         self._parent, self._before = 0, 0.0  # of the next proposal: its parent, and the parent's mean return
 
@@ -295,7 +295,7 @@ class Search:
     def evaluate(self, batch: Sequence[Job], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
         """Play a prompt on tasks; one that cannot be played has the score minus infinity, which is never accepted."""
         prompt = candidate[COMPONENT]
-        if prompt in self._unusable:
+        if self._refused is not None:
             records: Sequence[Record] = [Record(*job.place, job.seed, job.task_index, "", "") for job in batch]
             found, new = [-math.inf] * len(batch), 0
         else:
@@ -304,9 +304,9 @@ class Search:
             before = self.spent
             self._played.update((prompt, job.place) for job in batch)
             new = self.spent - before
-        if prompt == self.start and -math.inf in found:
-            first = next(record for record in records if record.failed)
-            raise Stopped(f"{first.failure}; begin with a shorter prompt")
+            if prompt == self.start and -math.inf in found:
+                first = next(record for record in records if record.failed)
+                raise Stopped(f"{first.failure}; begin with a shorter prompt")
         return load_gepa().EvaluationBatch(
             outputs=list(records),
             scores=found,
@@ -351,26 +351,25 @@ class Search:
 
     def on_proposal_end(self, event: Mapping[str, Any]) -> None:
         """Note a proposal before it is played."""
-        prompt = event["new_instructions"][COMPONENT]
-        seen = any(prompt == proposal.prompt for proposal in self.proposals)
-        refused = None
+        prompt, refused = event["new_instructions"][COMPONENT], None
         if not prompt.strip():
             refused = "an empty reply"
         elif len(prompt) > LONGEST:
             refused = f"{len(prompt)} characters, and at most {LONGEST} are played"
-        elif seen:
+        elif any(prompt == proposal.prompt for proposal in self.proposals):
             refused = "proposed before"
-        if refused is not None and not seen:
-            self._unusable.add(prompt)
+        self._refused = refused
         self._useless = 0 if refused is None else self._useless + 1
         self.proposals.append(Proposal(prompt, self._parent, before=self._before, refused=refused))
 
     def on_evaluation_end(self, event: Mapping[str, Any]) -> None:
         """Note the mean return on the training tasks that are reflected on, of the parent and then of the proposal."""
+        mean = fmean(event["scores"])
         if event["candidate_idx"] is not None:
-            self._before = fmean(event["scores"])
-        else:
-            self.proposals[-1].after = fmean(event["scores"])
+            self._before = mean
+        elif self._refused is None:
+            self.proposals[-1].after = mean
+        self._refused = None
 
     def on_candidate_rejected(self, event: Mapping[str, Any]) -> None:
         latest = self.proposals[-1]
@@ -379,7 +378,7 @@ class Search:
 
     def on_valset_evaluated(self, event: Mapping[str, Any]) -> None:
         latest = self.proposals[-1]
-        latest.candidate, latest.validation, latest.refused = event["candidate_idx"], event["average_score"], None
+        latest.candidate, latest.validation = event["candidate_idx"], event["average_score"]
         best = ", the best so far" if self.best is latest and latest.candidate else ""
         self.report(f"{self._place(latest)}: {latest.validation:+.3f} on the validation tasks{best}")
 
