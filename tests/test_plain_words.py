@@ -7,9 +7,12 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("plain words")  # one process parses the files
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ("textenvs", "trainers", "benchmarks", "scripts", "examples")
@@ -61,11 +64,15 @@ PHRASES = {
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@cache
+def modules_of(folder: str) -> list[tuple[Path, ast.Module, str]]:
+    texts = [(path, path.read_text(encoding="utf-8")) for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [(path.relative_to(ROOT), ast.parse(text), text) for path, text in texts]
+
+
 def modules(*folders: str) -> Iterator[tuple[Path, ast.Module, str]]:
     for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            yield path.relative_to(ROOT), ast.parse(text), text
+        yield from modules_of(folder)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -128,11 +135,12 @@ def test_phrases_are_of_the_field(phrase: str, instead: str) -> None:
     pattern = re.compile(rf"\b{phrase}\b", re.IGNORECASE)
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     files = [*pages, *sorted((ROOT / "docs").rglob("*.md"))]
-    files += [path for folder in SOURCE for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts = [(path.relative_to(ROOT), path.read_text(encoding="utf-8")) for path in files]
+    texts += [(path, text) for path, _, text in modules(*SOURCE)]
     places = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in files
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        f"{path}:{number}"
+        for path, text in texts
+        for number, line in enumerate(text.splitlines(), 1)
         if pattern.search(line)
     ]
     assert not places, f"write {instead!r}: {', '.join(places)}"

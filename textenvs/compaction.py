@@ -17,8 +17,9 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
+from .actions import as_reply, separated
 from .attack import Attack
-from .env import ResetResult, StepResult, TextEnv, as_reply
+from .env import ResetResult, StepResult, TextEnv
 from .messages import Message, Messages, clean_text, copy_messages, text_of, transcript, user, visible_text
 from .options import NonNegativeInt, PositiveInt, checked, resolve
 from .privileged import Privilege
@@ -96,8 +97,9 @@ class Compact(TextEnv[CompactState]):
         self.env, self.tokens, self.keep, self.request = env, tokens, keep, request
         self.count = _estimate if count is None else resolve("count", count)
         self.script = None if script is None else resolve("script", script)
-        for name in ("blocking", "levels", "attack_margin", "own_script", "max_assistant_turns", "max_user_turns"):
+        for name in ("blocking", "has_success", "levels", "attack_margin", "own_script"):
             setattr(self, name, getattr(env, name))
+        self.max_assistant_turns, self.max_user_turns = env.max_assistant_turns, env.max_user_turns
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "env" not in self.__dict__:
@@ -208,7 +210,7 @@ class Compact(TextEnv[CompactState]):
             )
         if state.awaits_summary:
             reply, marks = as_reply(action, state.messages), self.env.reasoning_marks
-            return self._take_summary(reply if marks is None else self._inner()._separated(reply, marks))
+            return self._take_summary(reply if marks is None else separated(reply, marks, self._inner()._call_spans))
         contexts = state.inner.contexts
         result = self._inner()._play(action)
         return self._played_later(result, contexts) if inspect.isawaitable(result) else self._played(result, contexts)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self
 
@@ -27,6 +27,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
+from .actions import as_reply, marks_of, separated
 from .attack import COMMON, Attack
 from .event_loop import settle, wait_for
 from .messages import (
@@ -36,16 +37,14 @@ from .messages import (
     clean_messages,
     clean_text,
     copy_messages,
-    read_message,
-    text_of,
     transcript,
 )
 from .options import PositiveInt, checked
 from .privileged import Privilege, privileged_of
-from .reasoning import Marks, Spans, split_reasoning
+from .reasoning import Spans
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
-from .text import plural, printable, quoted
+from .text import plural, printable
 from .turn import (
     FAILURE_STOPS,
     LARGEST,
@@ -110,6 +109,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: ``info["role"]`` names the one whose turn it is, and a turn may begin that of another (``Turn(role=...)``). Turns
     #: and their limit are counted over all of them; a step's reward is the sum of what they earned.
     roles: tuple[str, ...] = ("assistant",)
+    #: Whether an episode can succeed, which is to terminate with ``stop="solved"``. Where it cannot (both players of a
+    #: game act by ``step``, another library ends the episode), this is false, ``info["has_success"]`` says so, and no
+    #: report has a share of solved episodes.
+    has_success: bool = True
     #: The values of the option ``level``, easiest first; none where there is no such option.
     levels: ClassVar[tuple[str, ...]] = ()
     #: How far every attack's mean return stays below the expert's, as a share of the range from doing nothing to the
@@ -145,7 +148,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.max_user_turns = max_user_turns
         self.system_prompt = system_prompt
         self.render_mode = render_mode
-        self.reasoning_marks = _all_marks(reasoning_marks)
+        self.reasoning_marks = marks_of(reasoning_marks)
         self.observation_space = Conversation()
         self.action_space = AssistantTurn()
         self.state = self.state_type()  # type: ignore[assignment]
@@ -283,7 +286,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             options: ``{"task_index": i}`` picks a task of the set, ``{"task": row_or_Task}`` brings one along.
 
         Returns:
-            The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``.
+            The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``; and with
+            ``has_success``, which is then ``False``, where episodes cannot succeed.
 
         Raises:
             ValueError: Unknown options, or a task that is not there or cannot be played. After this or any other
@@ -306,7 +310,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             ``reset``); where the step also pays earlier turns, ``earlier``: their terms, by turn, and ``own_terms``:
             those of this turn alone (``terms`` are all of these, added by name); where the observation is of another
             conversation, ``closing``: what the turn added to the one that is left, the reply first; at the end
-            ``user_messages``, where a model plays the user.
+            ``user_messages``, where a model plays the user, and ``failure`` of an episode that failed, or ``reason``
+            where the stop of another one needs words.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -467,17 +472,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             )
         reply = as_reply(action, state.messages)
         if self.reasoning_marks is not None:
-            reply = self._separated(reply, self.reasoning_marks)
+            reply = separated(reply, self.reasoning_marks, self._call_spans)
         state.messages = (*state.messages, reply)
         state.assistant_turns += 1
         return self.respond(reply)
-
-    def _separated(self, reply: Message, marks: Sequence[Marks]) -> Message:
-        """Return a reply whose reasoning, between these marks, is apart from its content."""
-        text = text_of(reply)
-        reasoning, visible = split_reasoning(text, marks, self._call_spans)
-        reasoning = "\n\n".join(filter(None, (reply.get("reasoning_content"), reasoning)))
-        return {**reply, "content": visible if reasoning else text, "reasoning_content": reasoning}
 
     def _call_spans(self, text: str) -> Spans:
         """Return the places of tool calls in a reply's text; here none."""
@@ -558,6 +556,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _identity(self) -> dict[str, Any]:
         task = self.task
         names = {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
+        if not self.has_success:
+            names["has_success"] = False
         return names if len(self.roles) == 1 else {**names, "role": self.state.role}
 
     def _result(self, turn: Turn, reward: float, terms: dict[str, float], **extra: Any) -> StepResult:
@@ -591,35 +591,3 @@ def check_env(what: str, env: Any) -> None:
     if not isinstance(env, TextEnv):
         hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
         raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
-
-
-def as_reply(action: Any, before: Messages = ()) -> Message:
-    """Return the assistant message that ``action`` stands for, a copy with clean text, or raise ``InvalidAction``.
-
-    ``before`` is the conversation that it replies to.
-    """
-    if isinstance(action, str):
-        return {"role": "assistant", "content": clean_text(str(action))}
-    try:
-        reply = read_message(action, before)
-    except ValueError as problem:
-        raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}") from None
-    if reply["role"] != "assistant":
-        raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {reply['role']!r}")
-    if reply.get("reasoning_content") == "":  # of a service: its content may have reasoning all the same
-        del reply["reasoning_content"]
-    return clean_messages([reply])[0]
-
-
-def _all_marks(pairs: Any) -> tuple[Marks, ...] | None:
-    if pairs is None:
-        return None
-    if isinstance(pairs, (str, Mapping)) or not isinstance(pairs, Iterable):
-        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not {quoted(pairs)}")
-    return tuple(map(_marks, pairs))
-
-
-def _marks(pair: Any) -> Marks:
-    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) not in (2, 3) or not all(pair[:2]):
-        raise ValueError(f"reasoning_marks is a list of pairs, such as ['<think>', '</think>'], not of {quoted(pair)}")
-    return Marks(*pair)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from .env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
-from .messages import Message, Messages, clean_messages
+from .messages import Message, Messages, clean_messages, clean_text
 from .task import Task
 from .turn import payment
 
@@ -23,16 +23,18 @@ from .turn import payment
 class Answer(Turn):
     """An episode's answer to one reply: a turn that may also say which budget ran out elsewhere (``cut``).
 
-    A turn that was cut has no next observation, so no context (``ValueError``).
+    A turn that was cut has no next observation, so no context (``ValueError``). ``reason`` says in words why the
+    episode ends, where its stop needs them; they are in ``info["reason"]``.
     """
 
     cut: str | None
+    reason: str | None
 
-    def __init__(self, *, cut: str | None = None, **turn: Any) -> None:
+    def __init__(self, *, cut: str | None = None, reason: str | None = None, **turn: Any) -> None:
         super().__init__(**turn)
         if cut is not None and self.context is not None:
             raise ValueError(f"a turn that ends by {cut!r} has no next observation, so no context")
-        self.__dict__["cut"] = cut
+        self.__dict__["cut"], self.__dict__["reason"] = cut, None if reason is None else clean_text(reason)
 
 
 class Running(Protocol):
@@ -112,6 +114,8 @@ class ExternalEnv(TextEnv[ExternalStateT]):
             result = super()._conclude(turn)
             if self.state.done:  # a budget ran out
                 self._drop()
+            if isinstance(turn, Answer) and turn.reason is not None:
+                result[-1]["reason"] = turn.reason
             return result
         state = self.state
         reward, terms = payment(turn, state.assistant_turns - 1)

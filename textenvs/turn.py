@@ -22,6 +22,9 @@ FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_
 #: episode out.
 NO_ROOM_STOPS: frozenset[str] = frozenset({"user_no_room", "judge_no_room"})
 
+#: The stop of an episode that succeeded.
+SOLVED = "solved"
+
 #: Stops set here when a budget ran out.
 BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
 
@@ -244,6 +247,11 @@ def payment(turn: Turn, number: int) -> tuple[float, dict[str, float]]:
     terms = {name: fsum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(chain.from_iterable(parts))}
     check_numbers("Turn: terms with those of earlier turns", terms)
     return fsum(terms.values()), terms
+
+
+def has_success(info: Mapping[str, Any]) -> bool:
+    """Return whether episodes can succeed, given a ``reset``'s info (:attr:`TextEnv.has_success`)."""
+    return info.get("has_success") is not False
 
 
 def own_terms(info: Mapping[str, Any]) -> Mapping[str, float]:

@@ -19,7 +19,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from .env import TextEnv, as_reply
+from .actions import as_reply
+from .env import TextEnv
 from .event_loop import submit, wait_for
 from .messages import Message, Messages, copy_messages
 from .registry import make

@@ -45,6 +45,7 @@ from textenvs.bounded_files import UnreadableFile
 from textenvs.data.parquet_files import open_parquet, parquet_errors
 from textenvs.env import LARGEST
 from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
+from textenvs.turn import SOLVED as SOLVED
 from textenvs.users.moves import MOVES as MOVES
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "teacher_counts": np.int32,
     "teacher_ids": np.int32,
 }
-#: Columns that older files lack: nothing was cut, no episode is a fork, no teacher saw more; seeds, observations and
-#: moves are unknown.
+#: Columns that older files lack: nothing was cut, no episode is a fork, no teacher saw more, each could be solved;
+#: seeds, observations and moves are unknown.
 _OPTIONAL = (
+    "has_success",
     "user_messages",
     "kept_ids",
     "kept_counts",
@@ -198,6 +200,9 @@ class Trajectory:
     #: A budget ran out (or the episode was cut short); the return would have continued. Where both are set, as
     #: Gymnasium allows, ``terminated`` counts.
     truncated: bool = False
+    #: Whether it could end as solved (:attr:`textenvs.env.TextEnv.has_success`); else no share of solved episodes
+    #: counts it
+    has_success: bool = True
     status: Status = Status.COMPLETED  #: how it ended, including failures
     stop: str | None = None  #: the environment's reason for the end, if it gave one
     episode_id: str = ""  #: unique within a run
@@ -226,7 +231,7 @@ class Trajectory:
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
-    error: str | None = None  #: the error, if the status is one
+    error: str | None = None  #: the error, if the status is one; or why the environment ended it, in its words
     #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty if it was played from the
     #: opening. The common part of both is context here, with action mask 0.
     forked_from: str = ""
@@ -315,7 +320,7 @@ def observation_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]
 
 def solved(trajectory: Trajectory) -> bool:
     """Return whether the episode succeeded: the environment terminated it, with the stop reason ``"solved"``."""
-    return trajectory.terminated and trajectory.stop == "solved"
+    return trajectory.has_success and trajectory.terminated and trajectory.stop == SOLVED
 
 
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:

@@ -45,6 +45,7 @@ from .engines.teacher import ServedTeacher
 from .learner import Learner
 from .learner.learner import Scorer
 from .learner.teachers import as_taught, taught_tokens
+from .learner.top_tokens import TopTokens
 from .report.episodes import Explained
 from .rollout.batch import BatchEpisode
 from .trajectory import Trajectory, action_offsets, observation_offsets
@@ -67,6 +68,7 @@ class Forward:
     numbers: Mapping[str, NDArray[np.floating] | None]  #: for :func:`estimate`
     metrics: Mapping[str, float]
     teacher: Floats | None = None  #: float ``[N]``; the teacher's advantages; ``None`` without one
+    teacher_top: TopTokens | None = None  #: its scores of each state's tokens, where the loss has the KL of states
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,7 @@ class Prepared:
     advantages: Advantages  #: as the estimator returned them, restricted to the tokens that are trained on
     metrics: Mapping[str, float]
     greedy: Mapping[str, float]  #: total reward of the greedy episode of each group
+    teacher_top: TopTokens | None = None  #: of :class:`Forward`
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,17 +108,24 @@ class Update:
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
+        self._moves_named = False  # whether a batch had a move of a user, before or after a resume
         address = actor.distill.address
-        self.served_teacher = None if address is None else ServedTeacher(address)
+        self.served_teacher = None if address is None else ServedTeacher(address, actor.distill.top_k)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
+        return {
+            "kl": self.kl.state_dict(),
+            "entropy": self.entropy.state_dict(),
+            "roles": self.roles.state_dict(),
+            "moves_named": self._moves_named,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's state; ``ValueError`` where it is of another kind of controller."""
         self.kl.load_state_dict(state["kl"])
         self.entropy.load_state_dict(state.get("entropy", {}))
         self.roles.load_state_dict(state.get("roles", {}))
+        self._moves_named = bool(state.get("moves_named", False))
 
     def step(
         self,
@@ -128,11 +138,17 @@ class Update:
         on_step: Callable[[], object] = lambda: None,
         given_up: threading.Event | None = None,
     ) -> UpdateResult:
-        """Return :meth:`optimize` of :meth:`prepare`; MovesError: a run's first batch names no move to credit."""
+        """Return :meth:`optimize` of :meth:`prepare`; MovesError: neither this batch nor one before names a move.
+
+        It is raised at the first batch with ``algorithm.reaction_credit``, also of a run that resumed with it. Where
+        moves have been named, the doctor reports that they no longer are.
+        """
         prepared = self.prepare(batch, learner, forward=forward, explain=explain)
-        if iteration == 0 and prepared.metrics.get("actor/reaction_named") == 0.0:
+        named = prepared.metrics.get("actor/reaction_named")
+        self._moves_named |= bool(named)
+        if named == 0.0 and not self._moves_named:
             raise MovesError(
-                "algorithm.reaction_credit finds no move of a user in the first batch: the environment has no scripted "
+                "algorithm.reaction_credit finds no move of a user in its first batch: the environment has no scripted "
                 "user that names its moves (textenvs.users.moves), or it never answered. Set "
                 "algorithm.reaction_credit.weight=0, or have a judge name them: reward_models.NAME.kind=moves"
             )
@@ -145,13 +161,13 @@ class Update:
         episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
-        teacher = self._teacher(episodes, learner, columns, metrics)
+        teacher, top = self._teacher(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
         numbers = {"values": values, "bootstrap": bootstrap, "penalty": penalty}
-        return Forward(columns, mask, numbers, metrics, teacher)
+        return Forward(columns, mask, numbers, metrics, teacher, top)
 
     def prepare(
         self,
@@ -180,7 +196,7 @@ class Update:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
         episodes = [episode.credited for episode in batch if episode.role != "greedy"]
-        return Prepared(episodes, columns, advantages, metrics, greedy_totals(batch))
+        return Prepared(episodes, columns, advantages, metrics, greedy_totals(batch), forward.teacher_top)
 
     def _old_logprobs(
         self, episodes: Sequence[Trajectory], learner: AnyLearner
@@ -228,13 +244,16 @@ class Update:
         learner: AnyLearner,
         columns: Mapping[str, Floats],
         metrics: dict[str, float],
-    ) -> Floats | None:
-        """Return the advantages that the teacher gives the action tokens, and report how far the policy is from it."""
-        section = self.config.actor.distill
+    ) -> tuple[Floats | None, TopTokens | None]:
+        """Return the advantages that the teacher gives the action tokens, and report how far the policy is from it.
+
+        With ``actor.distill.top_k`` advantages are 0, and the teacher's scores of each state's tokens come with them.
+        """
+        section, top = self.config.actor.distill, None
         if section.teacher is None:
-            return None
+            return None, None
         privileged = section.privilege is not None
-        if section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
+        if not section.top_k and section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
             scores = columns["ref_logprobs"]
         else:
             shown = [as_taught(episode) for episode in episodes] if privileged else episodes
@@ -242,11 +261,24 @@ class Update:
             if section.teacher in ("reference", "policy"):
                 model = "reference" if section.teacher == "reference" else "actor"
             served = self.served_teacher
-            scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
+            if section.top_k and served is not None:  # the tokens are the teacher's: it names no others
+                by_episode, ids, chosen = served.top_logprobs(shown)
+                own = learner.top_logprobs(episodes, ids).top
+                top = TopTokens(own.ids, np.where(own.ids < 0, np.float32(0.0), chosen))
+            elif section.top_k:
+                own = learner.top_logprobs(episodes, section.top_k).top
+                by_episode, top = learner.top_logprobs(shown, own.ids, model=model)
+            else:
+                by_episode = learner.logprobs(shown, model=model) if served is None else served.logprobs(shown)
+            scores = _flat(by_episode)
         taught = taught_tokens(episodes, privileged=privileged) & ~np.isnan(scores)  # NaN: too long for a server
         ratios = log_ratios(columns["old_logprobs"], scores, taught)
         metrics |= distillation_metrics(section, ratios, taught)
-        return distilled(section, ratios, action_offsets(episodes))
+        if top is None:
+            return distilled(section, ratios, action_offsets(episodes)), None
+        if taught.any():
+            metrics["actor/distill_mass"] = float(own.mass()[taught].mean())
+        return np.zeros(len(taught)), top.only(taught)
 
     # ------------------ optimizer steps
 
@@ -372,8 +404,17 @@ class _Steps:
         if self.actor.observation_loss:
             offsets = observation_offsets(part.episodes)
             observations = observation_weights(self.actor.observation_loss, offsets, part.tree)
+        top = self.prepared.teacher_top
         numbers, self.entropy[tokens] = update_actor(
-            self.learner, self.actor, part.episodes, columns, mask, self.entropy[tokens], part.record, observations
+            self.learner,
+            self.actor,
+            part.episodes,
+            columns,
+            mask,
+            self.entropy[tokens],
+            part.record,
+            observations,
+            None if top is None else top[tokens],
         )
         # Before any step, tokens are outside the range by the engine's arithmetic or its older weights alone.
         if (outside := numbers.pop("outside_clip", None)) is not None:
@@ -396,6 +437,7 @@ def update_actor(
     entropy: Floats,
     record: Sequence[str] = (),
     observations: Floats | None = None,
+    teacher: TopTokens | None = None,
 ) -> tuple[dict[str, Any], Floats]:
     """Take the actor's step on a mini-batch, computing only the episodes that its gradient depends on.
 
@@ -404,6 +446,7 @@ def update_actor(
     ``entropy`` ``[n]`` has the tokens' entropies where they are known, else NaN; those of the episodes that the step
     leaves out cost a forward pass without a gradient. Recorded numbers are NaN where nothing was computed.
     ``observations`` ``[M]`` are weights of all observation tokens; an episode with such tokens has a gradient.
+    ``teacher`` has a teacher's scores of all ``n`` states, where the loss has their KL.
 
     Returns metrics with the recorded numbers, and the entropies ``[n]``, of which those of left-out episodes are known.
     """
@@ -423,8 +466,10 @@ def update_actor(
     columns = {name: column[tokens] for name, column in columns.items()}
     columns["share"] = columns["share"] / columns["share"].sum()
     loss = partial(actor.batch_loss, record=bool(record))
-    observed = {} if observations is None else {"observations": observations}
-    metrics = learner.update_actor(computed, columns, loss, record, **observed)
+    optional: dict[str, Any] = {} if observations is None else {"observations": observations}
+    if teacher is not None:
+        optional["teacher"] = teacher[tokens]
+    metrics = learner.update_actor(computed, columns, loss, record, **optional)
     for name in record:
         whole = np.full(len(tokens), np.nan, np.float32)
         whole[tokens] = metrics[name]
@@ -443,10 +488,10 @@ def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], entropies:
 def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
     """Return which episodes the policy's gradient depends on, bool ``[E]``; ``advantages`` and ``mask`` are ``[N]``.
 
-    An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and a KL have one
+    An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and KLs have one
     for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
-    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient:
+    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient or section.distill.top_k:
         return np.ones(len(offsets) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
     return np.diff(before[offsets]) > 0

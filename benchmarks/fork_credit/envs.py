@@ -20,7 +20,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from textenvs.env import ResetResult, TextEnv, Turn, as_reply
+from textenvs.actions import as_reply
+from textenvs.env import ResetResult, TextEnv, Turn
 from textenvs.envs.clarify.env import Clarify
 from textenvs.envs.collab_math import CollabMath
 from textenvs.envs.service_desk.env import ServiceDesk

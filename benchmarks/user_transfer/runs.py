@@ -131,7 +131,7 @@ def score(model: Path, family: str, user: Mapping[str, Any] | None) -> dict[str,
     records = asyncio.run(_played(model, kwargs))
     good = [record for record in records if not record.failed]
     return {
-        "solved": "".join("-" if record.failed else str(int(record.success)) for record in records),
+        "solved": "".join("-" if record.failed else str(int(bool(record.success))) for record in records),
         "return": round(float(np.mean([record.total for record in good])), 4),
         "turns": round(float(np.mean([record.assistant_turns for record in good])), 2),
     }

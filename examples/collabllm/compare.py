@@ -50,7 +50,7 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / SUMMARY
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        if "success" not in summary["all"]:
+        if "return" not in summary["all"]:
             raise Unusable(f"{folder}: every episode failed")
         marked = summary["environment"]["id"] == MARKED
     except FileNotFoundError as error:

@@ -91,6 +91,12 @@ class Blocking(Bytes):
     blocking = True
 
 
+class Unjudged(Bytes):
+    """No episode can succeed."""
+
+    has_success = False
+
+
 class Hanging(Bytes):
     """Never comes back from one of its hooks, in this thread.
 
@@ -190,6 +196,7 @@ class Crossroads(TextEnv[Any]):
 for _name, _class in (
     ("bytes", Bytes),
     ("blocking", Blocking),
+    ("unjudged", Unjudged),
     ("hanging", Hanging),
     ("silent", Silent),
     ("wordy", Wordy),

@@ -112,6 +112,19 @@ def test_groups_dropped_from_batches_count_as_tied(kept: int, tied: int, verdict
     assert ("no signal" in [finding.check for finding in doctor.findings]) is verdict
 
 
+@pytest.mark.parametrize(("solved", "verdict"), [(23, False), (0, True)])
+def test_groups_that_are_all_solved_are_no_fault(solved: int, verdict: bool):
+    """From the 7th iteration on, a filter leaves one group of 24: the others are all solved, or none is."""
+    doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 1, "filter_zero_variance": True}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 12, 0.0), 1):
+        tied = max(0, step - 6)
+        totals = {"delivered": step, "dropped_zero_variance": 23 * tied, "zero_variance_solved": solved * tied}
+        metrics = {f"rollout/groups_{name}": float(total) for name, total in totals.items() if total}
+        doctor.observe(step, row | metrics | {"train/groups_tied": 0.0, "train/solved": 0.5})
+    assert ("no signal" in {finding.check for finding in doctor.findings}) is verdict
+    assert doctor.history.solved() == (23.5 / 24 if solved else 0.5)
+
+
 def test_flat_reward_verdict_has_an_interval():
     verdicts = []
     for seed in range(10):
@@ -214,6 +227,15 @@ def test_old_hang_does_not_hide_new_failures():
         doctor.observe(step, {**row, **ended, "rollout/env_made": 8.0, "rollout/env_hung": float(step >= 5)})
     verdicts = [(finding.step, finding.cause) for finding in doctor.findings if finding.check == "dead environments"]
     assert verdicts == [(5, "some hang for good"), (25, "episodes fail, and are lost to training")]
+
+
+@pytest.mark.parametrize(("broken", "found"), [(40.0, True), (14.0, False), (None, False)])
+def test_programs_that_end_by_errors_are_reported(broken, found):
+    doctor = Doctor(CHECKS, {})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 10, 0.0), 1):
+        ended = {} if broken is None else {"rollout/cause_completed_program_error": broken}
+        doctor.observe(step, {**row, **ended, "rollout/episodes_completed": 128.0})
+    assert ("broken programs" in {finding.check for finding in doctor.findings}) == found
 
 
 # ------------------ statistics

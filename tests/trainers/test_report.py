@@ -115,6 +115,15 @@ def test_batch_metrics_count_failures():
     assert "train/left_out" not in episode_metrics([episode()], "train", ended={})
 
 
+def test_episodes_without_success_count_to_no_share():
+    solved, game = episode(), episode(stop="player-0_won", has_success=False)
+    metrics = episode_metrics([solved, game], "x")
+    assert (metrics["x/solved"], metrics["x/first_reply"]) == (1.0, 1.0)
+    metrics = episode_metrics([game, replace(game, stop="solved")], "x")
+    assert metrics["x/stop/solved"] == 0.5
+    assert not metrics.keys() & {"x/solved", "x/first_reply"}
+
+
 def test_solved_stop_needs_termination():
     assert episode_metrics([episode(status=Status.TRUNCATED_TURNS)], "x")["x/solved"] == 0.0
 

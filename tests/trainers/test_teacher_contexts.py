@@ -49,9 +49,7 @@ def played(name: str, observations: list[Messages], replies: list[str], hidden: 
         tokens.reply(say(renderer, reply))
         tokens.reward(0.0, {})
         tokens.observe(observations[turn + 1])
-    trajectory = tokens.finish(**CUT)
-    assert from_table(to_table([trajectory])) == [trajectory]
-    return trajectory
+    return tokens.finish(**CUT)
 
 
 def talk(*replies: str) -> list[Messages]:
@@ -95,6 +93,7 @@ def test_policy_has_no_privileged_token() -> None:
     plain = played("chatml", talk(*replies), replies, [None, None])
     assert hinted.token_ids.tolist() == plain.token_ids.tolist()
     assert hinted.messages == plain.messages
+    assert from_table(to_table([hinted, plain])) == [hinted, plain]
 
 
 def test_new_context_has_its_own_teacher() -> None:

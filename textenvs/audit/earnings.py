@@ -22,7 +22,7 @@ from ..evaluate.runner import Stopped
 from ..event_loop import settle
 from ..messages import Messages
 from ..registry import make
-from .subject import SILENCE, Subject, Verdict, below_expert, judge, mean, show, solved
+from .subject import SILENCE, Subject, Verdict, below_expert, judge, mean, show, shown, solved
 
 _TIMED = 10  # episodes that are timed
 _MORE = 0.02  # of the range: what failing first may earn beyond the expert
@@ -89,7 +89,7 @@ def returns(subject: Subject) -> Verdict:
     ceiling, careless = mean(subject.expert), None
     if has_script(subject.env, "careless"):
         careless = mean(play_script(subject.make_env, "careless", subject.episodes, seed=subject.seed))
-    evidence = f"{floor}, expert {ceiling:+.3f} (solved {solved(subject.expert):.1%})"
+    evidence = f"{floor}, expert {ceiling:+.3f} (solved {shown(solved(subject.expert))})"
     evidence += f", careless {'-' if careless is None else f'{careless:+.3f}'}"
     if ceiling <= max(random, mean(silence)):
         cause = "the expert earns no more than silence or random replies: tasks are judged wrongly, or nothing is paid"
@@ -132,10 +132,10 @@ def judge_attack(
     """
     expert, nothing = mean(same_tasks(experts, records)), mean(same_tasks(silence, records))
     limit, faked = below_expert(env, expert, nothing), solved(records)
-    evidence = f"mean return {mean(records):+.3f}, solved {faked:.1%}; expert {expert:+.3f}, silence {nothing:+.3f}"
+    evidence = f"mean return {mean(records):+.3f}, solved {shown(faked)}; expert {expert:+.3f}, silence {nothing:+.3f}"
     too_much = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
     verdict = judge(f"attack {attack.name}", records, limit, evidence, too_much)
-    if verdict.status == "pass" and attack.fakes_solving and faked > 0.05:
+    if verdict.status == "pass" and attack.fakes_solving and (faked or 0.0) > 0.05:
         cause = f"it {attack.says}, and more than 5 % of its episodes count as solved"
         return Verdict(verdict.check, "fail", cause, evidence, show(records))
     return verdict

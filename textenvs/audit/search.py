@@ -26,7 +26,7 @@ from ..external import ExternalEnv
 from ..messages import Message, Messages, assistant, text_of
 from ..text import load_yaml
 from ..tools.formats import call
-from .subject import Status, Subject, Verdict, judge, mean, show, solved
+from .subject import Status, Subject, Verdict, judge, mean, show, shown, solved
 
 _MOST = 100  # candidates of one reply
 _CALLS = 6  # tool calls of one reply
@@ -340,9 +340,8 @@ def _tools(subject: Subject) -> Sequence[Any]:
 def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn: int, tried: int) -> Verdict:
     earned, floor = mean(records), subject.floor
     count = f"{drawn} drawn and {tried - drawn} near the best of these"
-    summary = (
-        f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, nothing {floor:+.3f}"
-    )
+    faked = shown(solved(records))
+    summary = f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {faked}, nothing {floor:+.3f}"
     if not subject.expert:
         cause = "no scripted expert, so no ceiling: how near a cheap policy comes to it is not known; define"
         status: Status = "warning" if isinstance(subject.env, ExternalEnv) else "fail"

@@ -124,9 +124,15 @@ def mean(records: Sequence[Record]) -> float:
     return float(np.mean(good)) if good else 0.0
 
 
-def solved(records: Sequence[Record]) -> float:
-    """Return the share of episodes that ended as solved."""
-    return float(np.mean([record.success for record in records]))
+def solved(records: Sequence[Record]) -> float | None:
+    """Return the share of episodes that ended as solved, of those that can be; ``None`` without one."""
+    outcomes = [record.success for record in records if record.success is not None]
+    return float(np.mean(outcomes)) if outcomes else None
+
+
+def shown(value: float | None) -> str:
+    """Return a share of :func:`solved` as evidence of a verdict."""
+    return "not possible" if value is None else f"{value:.1%}"
 
 
 def _broken(check: str, records: Sequence[Record]) -> Verdict | None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..actions import as_reply
 from ..attack import COMMON, Attack
-from ..env import TextEnv, as_reply
+from ..env import TextEnv
 from ..evaluate.baselines import has_script
 from ..external import ExternalEnv
 from ..messages import Message, Messages, transcript

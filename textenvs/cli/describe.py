@@ -16,10 +16,10 @@ from ..audit.subject import mean
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
-from ..evaluate.runner import SOLVED
 from ..evaluate.summary import failures, summarize, table
 from ..messages import transcript
 from ..text import plural, printable
+from ..turn import SOLVED
 from .common import class_of, open_environment, options_of, parse_options, registered, show_value
 
 _WIDTH = 100
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     expert = earned[0]
     if expert.policy != "expert":
         print("It has no scripted expert: its class does not define demonstration(rng).")
-    elif expert.good and mean(expert.good) > 0 and not any(record.success for record in expert.good):
+    elif env.has_success and mean(expert.good) > 0 and not any(record.success for record in expert.good):
         print(f'No episode of the expert ended with stop="{SOLVED}", which is what counts as solved.')
     return 0
 
@@ -122,7 +122,8 @@ def _earnings(earned: Sequence[Earning]) -> str:
             spread = (all_of["return"]["value"], min(returns), max(returns))
             turns, failed = f"{all_of['assistant_turns']['value']:.1f}", str(all_of["failed"])
             returned = [f"{value:+.3f}" for value in spread]
-            rows.append([earning.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
+            solved = f"{all_of['success']['value']:.1%}" if "success" in all_of else "-"
+            rows.append([earning.policy, solved, *returned, turns, failed])
         if all_of is None or all_of["failed"]:
             causes.append(f"{earning.policy}: {failures(all_of) if all_of else earning.cause}")
     header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]

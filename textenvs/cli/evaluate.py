@@ -85,7 +85,7 @@ class _Evaluation:
                 print(
                     "A table, results.parquet, needs pyarrow: pip install 'textenvs[data]', and the same command again"
                 )
-        return 0 if "success" in summary["all"] else 1
+        return 0 if "return" in summary["all"] else 1
 
     def ended(self, cause: str) -> str:
         """Why it ends, what is kept, and how to resume."""

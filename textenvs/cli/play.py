@@ -141,7 +141,8 @@ class Game:
                     _say(f"  {self._roles[number]}, reply {number + 1}: {_terms(terms)}")
         if terminated or truncated:
             how = "terminated" if terminated else "truncated"
-            why = f" ({info['failure']})" if info["failed"] else ""
+            reason = info.get("failure" if info["failed"] else "reason")
+            why = "" if reason is None else f" ({reason})"
             _say(f"--- {how}: {info['stop']}{why}; return {self._return:+g} ---\n:next, :undo or :quit")
 
     def _of_role(self) -> str:

@@ -2,8 +2,9 @@
 
 Written without ``inspect_ai``, in version 2 of its JSON log format (a model ``inspect_ai.log.EvalLog``). A sample is an
 episode: ``id`` is the task's index in its task set, ``epoch`` the number of the task's episode from 1. Its scores are
-``success`` (``C`` or ``I``), ``return``, and every reward term and metric; those of all episodes have means and
-intervals as the report of ``textenvs evaluate`` has them. Ground truth is not among the records: ``target`` is empty.
+``success`` (``C`` or ``I``, where an episode can be solved), ``return``, and every reward term and metric; those of all
+episodes have means and intervals as the report of ``textenvs evaluate`` has them. Ground truth is not among the
+records: ``target`` is empty.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def _sample(record: Record, model: str) -> dict[str, Any]:
         return sample | {"error": {"message": text, "traceback": text, "traceback_ansi": text}}
     numbers = {"return": record.total, **_prefixed("term", record.terms), **_prefixed("metric", record.metrics)}
     numbers |= _prefixed("return", record.role_returns)
-    success = {"value": "C" if record.success else "I"}
-    sample["scores"] = {"success": success} | {name: {"value": value} for name, value in numbers.items()}
+    success = {} if record.success is None else {"success": {"value": "C" if record.success else "I"}}
+    sample["scores"] = success | {name: {"value": value} for name, value in numbers.items()}
     if record.truncated:
         kind = _LIMITS.get(record.stop or "", "custom")
         sample["limit"] = {"type": kind, "limit": record.assistant_turns, "reason": record.stop}
@@ -116,9 +117,9 @@ def _sample(record: Record, model: str) -> dict[str, Any]:
 
 
 def _scores(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    if "success" not in summary:  # every episode failed
+    if "return" not in summary:  # every episode failed
         return
-    estimates = {"success": summary["success"], "return": summary["return"]}
+    estimates = {name: summary[name] for name in ("success", "return") if name in summary}
     estimates |= {**_prefixed("term", summary["terms"]), **_prefixed("metric", summary["metrics"])}
     for name, estimate in estimates.items():
         values = {"accuracy" if name == "success" else "mean": estimate["value"]}

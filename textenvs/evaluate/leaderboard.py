@@ -59,7 +59,7 @@ The columns:
 
 *Solved* is the share of episodes that the environment ended as solved, with Wilson's interval. Mean returns have
 bootstrap intervals. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). A cell without a number was not
-played.
+played; `-`: episodes of the environment cannot be solved.
 
 These commands play all scripts and attacks, and then a model, on every environment, and add their rows to this page
 (`textenv/tau2` needs [its data](environments/tau2.md)):
@@ -101,7 +101,7 @@ class _Row(Manifest, extra="forbid"):
     note: str
     episodes: Natural
     failed: Natural
-    success: _Share
+    success: _Share | None = None  # absent where episodes cannot succeed
     mean: _Estimate = Field(alias="return")
     marginal_bytes: float | None = None
 
@@ -130,7 +130,7 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
     if len(records) != planned:
         raise FolderError(f"{folder}: {len(records)} of {planned} episodes are finished; run its command again first")
     numbers = summarize(records)["all"]
-    if "success" not in numbers:
+    if "return" not in numbers:
         raise FolderError(f"{folder}: every episode failed; `textenvs evaluate ... --retry-failed` plays them again")
     policy = {name: value for name, value in manifest["policy"].items() if value not in (None, {})}
     for text in ("script", "attack", "function", "model", "local"):
@@ -161,6 +161,7 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
         **{
             key: {end: None if value is None else round(value, 4) for end, value in numbers[key].items()}
             for key in ("success", "return")
+            if key in numbers
         },
         **({_BYTES: marginal_bytes([conversation_of(record) for record in records])} if enough else {}),
     }
@@ -262,7 +263,7 @@ def page(rows: Sequence[Row]) -> str:
     for name, board in boards.items():
         columns_of_board = _by_column(board)
         cells = [
-            _share(columns_of_board[column]["success"]) if column in columns_of_board else "" for column in columns
+            _share(columns_of_board[column].get("success")) if column in columns_of_board else "" for column in columns
         ]
         added = columns_of_board.get("expert", {}).get(_BYTES)
         cells.insert(len(_COLUMNS), "" if added is None else f"{added:.0f}")
@@ -284,7 +285,7 @@ def _cells(label: str, row: Row) -> Iterator[str]:
     title = f"{label}: {row['policy']['attack']}" if label == "best attack" else label
     yield title + (f" ({row['note']})" if row["note"] else "")
     yield str(row["episodes"]) + (f" ({row['failed']} failed)" if row["failed"] else "")
-    yield _share(row["success"])
+    yield _share(row.get("success"))
     value, low, high = (row["return"][name] for name in ("value", "low", "high"))
     yield f"{value:+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})")
     yield f"`{command_of(row)}`"
@@ -342,7 +343,10 @@ def _plain(value: Any) -> bool:
     return False
 
 
-def _share(estimate: Mapping[str, Any]) -> str:
+def _share(estimate: Mapping[str, Any] | None) -> str:
+    """Return a share with its interval; of an environment whose episodes cannot succeed, a dash."""
+    if estimate is None:
+        return "-"
     return f"{estimate['value']:.1%} ({100 * estimate['low']:.0f} to {100 * estimate['high']:.0f})"
 
 

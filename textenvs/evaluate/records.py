@@ -78,7 +78,8 @@ class Record:
     task_index: int  # the task's index in the task set
     task_key: str  # its name there
     data_source: str  # where it comes from
-    success: bool = False  # the environment ended the episode as solved
+    # The environment ended the episode as solved; ``None`` where episodes cannot succeed (:attr:`TextEnv.has_success`).
+    success: bool | None = False
     turn_rewards: tuple[float, ...] = ()  # the reward of each turn
     terms: Mapping[str, float] = field(default_factory=dict)  # the reward's named parts, each summed over the turns
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each of the environment's metrics
@@ -91,7 +92,7 @@ class Record:
     truncated: bool = False  # a budget ran out, or something failed
     stop: str | None = None  # why the episode ended
     failed: bool = False  # machinery failed, not the policy: the episode says nothing about it, and no mean counts it
-    failure: str | None = None  # what failed, in words; ``None`` unless ``failed``
+    failure: str | None = None  # in words: what failed, or why else it ended, where the stop needs them
     # Tokens the policy's service read, over all turns; ``None`` where it is not known.
     prompt_tokens: int | None = None
     completion_tokens: int | None = None  # tokens it wrote

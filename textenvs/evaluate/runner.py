@@ -31,7 +31,7 @@ from ..play import play as play_episode
 from ..text import excerpt, printable, quoted
 from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
-from ..turn import own_terms
+from ..turn import SOLVED, has_success, own_terms
 from ..users.moves import METRIC
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
@@ -39,7 +39,6 @@ from .records import Record
 
 Number = TypeVar("Number", int, float)
 
-SOLVED = "solved"  # the environment's word for success
 #: Stops of failed episodes that the environment did not report itself.
 ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out"
 #: The stop of an episode whose conversation exceeds the policy's context: truncated, and not failed.
@@ -59,20 +58,22 @@ class Stats:
     turns: int = 0
     completion_tokens: int = 0
     episodes: int = 0
+    judged: int = 0  # those that did not fail and could be solved
     solved: int = 0
     failed: int = 0
 
     def finished(self, record: Record) -> None:
         self.episodes += 1
-        self.solved += record.success
+        self.judged += not record.failed and record.success is not None
+        self.solved += bool(record.success)
         self.failed += record.failed
 
     def line(self, seconds: float) -> str:
         parts = [f"{self.episodes}/{self.total} episodes", f"{self.running} running", f"{self.turns} turns"]
         if self.completion_tokens:
             parts.append(f"{self.completion_tokens / max(seconds, 1e-3):.0f} tokens/s")
-        if (counted := self.episodes - self.failed) > 0:
-            parts.append(f"{self.solved / counted:.1%} solved")
+        if self.judged:
+            parts.append(f"{self.solved / self.judged:.1%} solved")
         if self.failed:
             parts.append(f"{self.failed} FAILED")
         return ", ".join([*parts, f"{seconds:.0f} s"])
@@ -217,7 +218,8 @@ class _Episode:
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         with _environments_errors():
             messages, info = await self._calls.reset(seed, options)
-        self.record = replace(self.record, task_key=info["task_key"], data_source=info["data_source"])
+        success = False if has_success(info) else None
+        self.record = replace(self.record, task_key=info["task_key"], data_source=info["data_source"], success=success)
         return messages, info
 
     async def step(self, action: Any) -> StepResult:
@@ -261,7 +263,7 @@ class _Episode:
             self._places.add(self._size, state.contexts)
         self.record = replace(
             old,
-            success=terminated and info["stop"] == SOLVED,
+            success=None if old.success is None else terminated and info["stop"] == SOLVED,
             turn_rewards=_paid(old.turn_rewards, info, reward),
             terms=terms,
             metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _OF_A_TURN}},
@@ -270,7 +272,7 @@ class _Episode:
             terminated=terminated,
             truncated=truncated,
             **{name: info[name] for name in ("assistant_turns", "user_turns", "stop", "failed")},
-            failure=excerpt(info["failure"], _FAILURE_CHARS) if info["failed"] else None,
+            failure=_words(info.get("failure" if info["failed"] else "reason")),
             prompt_tokens=_add(old.prompt_tokens, reply.prompt_tokens),
             completion_tokens=_add(old.completion_tokens, reply.completion_tokens),
             cut_replies=old.cut_replies + reply.cut,
@@ -287,11 +289,11 @@ class _Episode:
     def cut_off(self, over: _Over) -> Record:
         return replace(
             self.record,
-            success=False,
+            success=None if self.record.success is None else False,
             truncated=True,
             stop=over.stop,
             failed=over.failure is not None,
-            failure=None if over.failure is None else excerpt(clean_text(over.failure), _FAILURE_CHARS),
+            failure=_words(None if over.failure is None else clean_text(over.failure)),
             messages=copy_messages(self.env.state.messages),
             contexts=tuple(map(copy_messages, self.env.state.contexts)),
             context_roles=self._context_roles(),
@@ -355,6 +357,10 @@ def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {excerpt(str(error), _FAILURE_CHARS // 2)} ({place})"
+
+
+def _words(reason: str | None) -> str | None:
+    return None if reason is None else excerpt(reason, _FAILURE_CHARS)
 
 
 def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:

@@ -24,7 +24,8 @@ def summarize(records: Iterable[Record]) -> dict[str, Any]:
     are ``None`` where one task is all there is. Counts are ``tasks``, ``episodes``, ``failed``, and by their kinds
     ``stops`` and ``failures``; all else is over the episodes that did not fail. ``pass_hat_k`` and ``pass_at_k`` are
     over the tasks with at least ``k`` such episodes (``tasks``), ``terms`` an episode's sums (0 where it has none),
-    ``metrics`` the last value, over the episodes that have it; of several ``roles``, each has its ``return`` and
+    ``metrics`` the last value, over the episodes that have it; ``success`` and the passes are over those that can
+    succeed; of several ``roles``, each has its ``return`` and
     ``terms``, over the episodes in which it acted. :data:`COUNTED` are there where they were counted,
     ``cost`` is the sum over all episodes, in US dollars. Undefined values (the mean of no episodes) are absent.
     """
@@ -51,11 +52,11 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
     good = [record for record in records if not record.failed]
     if not good:
         return numbers
-    outcomes = _by_task((record.task, record.success) for record in good)
-    numbers["success"] = estimate(outcomes, rate=True)
-    for name, formula in (("pass_hat_k", pass_hat_k), ("pass_at_k", pass_at_k)):
-        ks = range(1, max(map(len, outcomes)) + 1)
-        numbers[name] = {str(k): _over_tasks(outcomes, k, formula) for k in ks}
+    if outcomes := _by_task((record.task, record.success) for record in good if record.success is not None):
+        numbers["success"] = estimate(outcomes, rate=True)
+        for name, formula in (("pass_hat_k", pass_hat_k), ("pass_at_k", pass_at_k)):
+            ks = range(1, max(map(len, outcomes)) + 1)
+            numbers[name] = {str(k): _over_tasks(outcomes, k, formula) for k in ks}
     numbers["return"] = _mean((record.task, record.total) for record in good)
     terms = dict.fromkeys(name for record in good for name in record.terms)
     numbers["terms"] = {name: _mean((record.task, record.terms.get(name, 0.0)) for record in good) for name in terms}
@@ -115,7 +116,7 @@ def report(summary: Mapping[str, Any]) -> str:
     """Return the tables of a summary of :func:`summarize`: overall, by end, by data source."""
     everything = summary["all"]
     parts = []
-    if "success" in everything:
+    if "return" in everything:
         level = f"{summary['confidence']:.0%} interval"
         parts.append(table(list(_lines(everything)), ["", "value", level], right=(1,)))
     stops = [[stop, str(count)] for stop, count in everything["stops"].items()]
@@ -145,9 +146,10 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: Sequ
 
 
 def _lines(numbers: Mapping[str, Any]) -> Iterator[list[str]]:
-    yield _line("success", numbers["success"], _PERCENT)
+    if "success" in numbers:
+        yield _line("success", numbers["success"], _PERCENT)
     for name, mark in (("pass_hat_k", "^"), ("pass_at_k", "@")):
-        for k in _some(list(numbers[name])):
+        for k in _some(list(numbers.get(name, ()))):
             yield _line(f"pass{mark}{k}", numbers[name][k], _PERCENT)
     yield _line("return", numbers["return"], _SIGNED)
     for name, value in numbers["terms"].items():
@@ -191,14 +193,15 @@ def _sources(sources: Mapping[str, Any]) -> str:
     rows = []
     for source, numbers in sources.items():
         row = [source, str(numbers["tasks"]), str(numbers["episodes"]), str(numbers["failed"])]
-        if "success" not in numbers:
-            rows.append([*row, *["-"] * (3 + (most > 1))])
-            continue
-        success, hat = numbers["success"], numbers["pass_hat_k"].get(str(most))
-        row += [_PERCENT(success["value"]), f"{_PERCENT(success['low'])} to {_PERCENT(success['high'])}"]
+        success, hat = numbers.get("success"), numbers.get("pass_hat_k", {}).get(str(most))
+        row += (
+            ["-", "-"]
+            if success is None
+            else [_PERCENT(success["value"]), f"{_PERCENT(success['low'])} to {_PERCENT(success['high'])}"]
+        )
         if most > 1:
             row.append("-" if hat is None else _PERCENT(hat["value"]))
-        rows.append([*row, _SIGNED(numbers["return"]["value"])])
+        rows.append([*row, _SIGNED(numbers["return"]["value"]) if "return" in numbers else "-"])
     header = ["data source", "tasks", "episodes", "failed", "success", "interval"]
     header += [f"pass^{most}"] * (most > 1) + ["return"]
     return table(rows, header, right=(1, 2, 3, 4, *range(6, len(header))))

@@ -174,15 +174,17 @@ class Channel:
             self._changed.notify_all()
 
     def refuse_calls(self, timeout: float) -> None:
-        """Refuse calls from now on, and wait for the program's end, ``timeout`` seconds at most.
+        """Refuse calls from now on, and wait for what may still be posted, ``timeout`` seconds at most.
 
-        Rewards can still be posted: those of parallel calls may come after the next call does.
+        That is what parts of a program that run beside a call have to post for their own replies, until the program's
+        end. A program whose calls never waited at the same time does one thing after another: what it posts for a
+        reply comes before its next call. It is not waited for, nor is one that may not post.
         """
         with self._changed:
-            waiters = self._end_session()
+            waiters, awaited = self._end_session(), self.session.posts and self.session.parallel
         self._resolve(waiters, None)
         with self._changed:
-            self._changed.wait_for(lambda: self._end is not None, timeout)
+            self._changed.wait_for(lambda: self._end is not None or not awaited, timeout)
 
     def end(self) -> None:
         """End the session: calls that wait are refused, and so are all later calls and rewards."""

@@ -98,6 +98,8 @@ class Session:
     roles: tuple[str, ...] = ()
     posts: bool = True
     ended: bool = False
+    #: Whether two calls have waited for their turns at the same time.
+    parallel: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
     _kept: dict[int, _Open] = field(default_factory=dict)  # answered calls with an idempotency key, without messages
     _arrived: int = 0
@@ -176,6 +178,7 @@ class Session:
             )
         if not self.images and any(has_images(message) for message in call.messages):
             raise RequestError("the policy cannot be shown images; send texts", code="unsupported_content")
+        self.parallel |= any(other.connected and other.state != "answered" for other in self._open.values())
         self._open[self._arrived] = _Open(call, body, key, size)
         self._arrived += 1
         return self._arrived - 1

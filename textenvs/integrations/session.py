@@ -17,6 +17,7 @@ from ..messages import Message, Messages, copy_messages, text_of
 from ..registry import make
 from ..trust import Environments, Trust
 from ..turn import messages_of_turn
+from ..users.moves import without_move
 
 
 class SpecError(ValueError):
@@ -163,6 +164,11 @@ class SessionTurn:
         """A turn's numbers that hosts record beside its reward."""
         ends = {"terminated": self.terminated, "truncated": self.truncated}
         return ends | {"stop": self.info["stop"], "terms": dict(self.info["terms"])}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The environment's metrics that hosts may average: without the user's move, which is a number of one."""
+        return without_move(self.info.get("metrics") or {})
 
     @property
     def text(self) -> str:

@@ -128,7 +128,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             return {"turns": self.turns}
         last = self._session.turns[-1]
         return {
-            **last.info["metrics"],
+            **last.metrics,
             **{f"reward/{name}": value for name, value in self._session.terms.items()},
             "turns": self.turns,
             "return": self._session.reward,

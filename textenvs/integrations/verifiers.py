@@ -107,7 +107,7 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                         break
                     segment = await interaction.turn(_typed(turn.messages))
             for outcome in session.turns:
-                trace.record_metrics(outcome.info["metrics"])
+                trace.record_metrics(outcome.metrics)
             for name, value in session.terms.items():
                 trace.record_reward(name, value)
         finally:

@@ -18,6 +18,7 @@ from ..data.parquet_files import checked_parquet, parquet_errors
 from ..data.parquet_footer import read_footer
 from ..evaluate.records import EPISODES, MANIFEST, SUMMARY, FolderError, Record, read_folder
 from ..messages import Messages, check_conversation
+from ..turn import SOLVED
 from .metrics import read_metrics
 from .schema import COLUMNS, EXPLAINED, FORMAT, FORMAT_KEY, ITERATION_KEY, PLAYED, arrow_schema
 
@@ -29,9 +30,9 @@ CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 _DIRS: dict[str, str] = {"train": "rollout_data_dir", "validation": "validation_data_dir"}
 _SECTIONS = ("trainer", "env")
-_MAY_BE_ABSENT = {"stop", "error", "forked_from", "forked_turn", "terminated", "truncated", "task_index", "env_seed",
-                  "sampling_seed", "kept_ids", "kept_counts", "observation_mask", "turn_moves", "teacher_shared",
-                  "teacher_counts", "teacher_ids", "user_messages"}  # fmt: skip
+_MAY_BE_ABSENT = {"stop", "error", "forked_from", "forked_turn", "terminated", "truncated", "has_success",
+                  "task_index", "env_seed", "sampling_seed", "kept_ids", "kept_counts", "observation_mask",
+                  "turn_moves", "teacher_shared", "teacher_counts", "teacher_ids", "user_messages"}  # fmt: skip
 _REQUIRED = frozenset(PLAYED) - _MAY_BE_ABSENT
 
 
@@ -86,6 +87,7 @@ class Episode:
     turn_terms: tuple[Mapping[str, float], ...]  #: of an evaluation: one mapping, the sums of the episode
     terminated: bool = False
     truncated: bool = False
+    has_success: bool = True
     stop: str | None = None
     error: str | None = None
     forked_from: str = ""
@@ -110,6 +112,11 @@ class Episode:
     def total_reward(self) -> float:
         """The sum of its turns' rewards, as earned."""
         return float(np.sum(self.turn_rewards))
+
+    @property
+    def success(self) -> bool | None:
+        """Return whether the environment ended it as solved; ``None`` where none can be (``has_success``)."""
+        return (self.terminated and self.stop == SOLVED) if self.has_success else None
 
     @property
     def first_turn(self) -> int:
@@ -408,8 +415,8 @@ def _is_info(info: Mapping[str, Any]) -> bool:
 
 _LEARNED = [name for name, column in EXPLAINED.items() if column.per == "token" and column.type != "string"]
 _PLAIN = ("episode_id", "group_id", "task_key", "data_source", "status", "stop", "error", "terminated", "truncated",
-          "forked_from", "forked_turn", "task_index", "env_seed", "sampling_seed", "group_mean", "group_std",
-          "greedy_reward", "signal")  # fmt: skip
+          "has_success", "forked_from", "forked_turn", "task_index", "env_seed", "sampling_seed", "group_mean",
+          "group_std", "greedy_reward", "signal")  # fmt: skip
 
 
 _PLAYED = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "segment_starts")
@@ -511,7 +518,6 @@ def _message(row: Mapping[str, Any]) -> Any:
 
 
 def _of_record(index: int, record: Record) -> Episode:
-    error = record.failure if record.failed else None
     return Episode(
         index=index,
         episode_id=f"t{record.task}-s{record.sample}",
@@ -524,8 +530,9 @@ def _of_record(index: int, record: Record) -> Episode:
         turn_terms=(dict(record.terms),),
         terminated=record.terminated,
         truncated=record.truncated,
+        has_success=record.success is not None,
         stop=record.stop,
-        error=error,
+        error=record.failure,
         metrics=record.metrics,
         task_index=record.task_index,
         env_seed=record.seed,

@@ -50,13 +50,16 @@ PLAYED: dict[str, Column] = {
     "data_source": Column("episode", "string", "where the task comes from"),
     "status": Column("episode", "string", "`completed`, `truncated_*`, `error_*` or `aborted`"),
     "stop": Column("episode", "string", "why the environment ended it, in its own word"),
-    "error": Column("episode", "string", "what went wrong, where the status is an error"),
+    "error": Column(
+        "episode", "string", "what went wrong, where the status is an error; or why the environment ended it"
+    ),
     "forked_from": Column("episode", "string", "the root's `episode_id`; empty unless it is a fork"),
     "forked_turn": Column(
         "episode", "int32", "the root's turn before whose reply it began, from 0; of the whole if continued"
     ),
     "terminated": Column("episode", "bool", "the task was over"),
     "truncated": Column("episode", "bool", "a budget ran out"),
+    "has_success": Column("episode", "bool", "it could end as solved; false where the environment has no such end"),
     "task_index": Column("episode", "int64", "what the environment was reset with, as `options`; null: another option"),
     "env_seed": Column("episode", "int64", "the seed of the environment's reset"),
     "sampling_seed": Column("episode", "int64", "the seed that each turn's seed of the engine is derived from"),

@@ -23,7 +23,8 @@ import gymnasium
 import numpy as np
 from pydantic import ValidationError
 
-from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
+from ..actions import as_reply
+from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn
 from ..messages import Message, Messages, copy_messages, text_of
 from ..privileged import Privilege, privileged_of
 from ..task import Task
@@ -201,6 +202,8 @@ class Remote(TextEnv[RemoteState]):
         info.pop("closing", None)
         if answer.info.failed:
             info["failure"] = excerpt(str(info.get("failure")))
+        if "reason" in info:
+            info["reason"] = excerpt(str(info["reason"]))
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
         state.played += 1
         state.messages = (*state.messages[:-1], *answer.messages)

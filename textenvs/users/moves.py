@@ -59,6 +59,11 @@ def move_of(metrics: Mapping[str, float]) -> Move | None:
     return None if number is None else move_numbered(number)
 
 
+def without_move(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return a turn's metrics without its move, whose number must not be averaged: those that describe the episode."""
+    return {name: value for name, value in metrics.items() if name != METRIC}
+
+
 def move_numbered(number: float) -> Move:
     """Return the move with this number, its place in :data:`MOVES`.
 

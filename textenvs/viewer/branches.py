@@ -20,7 +20,7 @@ from ..messages import Message, Messages, assistant, text_of
 from ..records import Episode
 from ..records.writer import write_played
 from ..text import excerpt
-from ..users.moves import METRIC
+from ..users.moves import without_move
 
 MakeEnv = Callable[[str, Mapping[str, Any]], TextEnv[Any]]
 _MOST_TURNS = 100  # of one request
@@ -140,7 +140,7 @@ class Branch:
         self.rewards.append(float(reward))
         self.terms.append(dict(info["terms"]))
         self.by.append(by)
-        self.metrics = {name: value for name, value in info["metrics"].items() if name != METRIC}  # of the turn
+        self.metrics = without_move(info["metrics"])
         self.stop = info["stop"]
         self.error = info.get("failure")
 
@@ -189,7 +189,7 @@ class Branch:
     def _row(self, episode_id: str) -> dict[str, Any]:
         state, episode = self._env.state, self.episode
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
-        copied = ("group_id", "task_key", "data_source", "task_index", "env_seed")
+        copied = ("group_id", "task_key", "data_source", "has_success", "task_index", "env_seed")
         return {
             **{name: getattr(episode, name) for name in copied},
             "episode_id": episode_id,

@@ -27,7 +27,8 @@ def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
     """Compare iterations that both sides have, and the last of each kind; only pairs with common tasks are returned.
 
     Forks and failed episodes are left out. An estimate has an interval of 95 %, clustered by task; that of a
-    ``difference`` (the second minus the first) is over the differences of the tasks' means.
+    ``difference`` (the second minus the first) is over the differences of the tasks' means. Only tasks that can be
+    solved count to ``success``; without one it is absent.
     """
     places = [(ref, ref) for ref in sorted(before, reverse=True) if ref in after]  # validations, the last ones first
     for kind in dict.fromkeys(kind for kind, _ in before):
@@ -42,8 +43,15 @@ def _pair(before: Side, after: Side) -> Pair:
     first, second = _by_task(before.rows), _by_task(after.rows)
     common = [task for task in first if task in second]
     numbers: Pair = {}
-    for n, name in enumerate(("return", "success") if common else ()):
-        values = [[[episode[n] for episode in side[task]] for task in common] for side in (first, second)]
+    for n, name in enumerate(("return", "success")):
+        values = [
+            [[value for episode in side[task] if (value := episode[n]) is not None] for task in common]
+            for side in (first, second)
+        ]
+        known = [place for place, both in enumerate(zip(*values, strict=True)) if all(both)]
+        if not known:  # no common task, or none that can be solved
+            continue
+        values = [[side[place] for place in known] for side in values]
         numbers[name] = {
             "first": estimate(values[0], rate=name == "success"),
             "second": estimate(values[1], rate=name == "success"),
@@ -58,15 +66,16 @@ def _pair(before: Side, after: Side) -> Pair:
     }
 
 
-def _by_task(rows: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    tasks: dict[tuple[str, str], list[tuple[float, float]]] = {}
+def _by_task(rows: Mapping[str, Sequence[Any]]) -> dict[tuple[str, str], list[tuple[float, float | None]]]:
+    tasks: dict[tuple[str, str], list[tuple[float, float | None]]] = {}
     for n, status in enumerate(rows["status"]):
         reward = rows["total_reward"][n]
         if not rows["forked_from"][n] and reward is not None and not status.startswith(("error", "aborted")):
-            place = rows["data_source"][n], rows["task_key"][n]
-            tasks.setdefault(place, []).append((reward, float(rows["success"][n])))
+            place, success = (rows["data_source"][n], rows["task_key"][n]), rows["success"][n]
+            tasks.setdefault(place, []).append((reward, None if success is None else float(success)))
     return tasks
 
 
-def _of_task(episodes: Sequence[tuple[float, float]]) -> tuple[int, float, float]:
-    return len(episodes), fmean(reward for reward, _ in episodes), fmean(success for _, success in episodes)
+def _of_task(episodes: Sequence[tuple[float, float | None]]) -> tuple[int, float, float | None]:
+    known = [success for _, success in episodes if success is not None]
+    return len(episodes), fmean(reward for reward, _ in episodes), fmean(known) if known else None

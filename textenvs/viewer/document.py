@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..evaluate.records import SUMMARY
-from ..evaluate.runner import SOLVED
 from ..evaluate.summary import summarize
 from ..messages import text_of
 from ..records import Episode, Iteration, RecordedRun, RecordsError, open_run
@@ -26,8 +25,8 @@ from .compare import Pair, Ref, Side, paired
 CHUNK = 32  # episodes in a chunk
 CONTINUED = "continued"  # the folder of saved branches, in the run's, or beside the file
 _EXCERPT = 160  # characters of an opening in a list
-_LEARNED = ("advantage", "returns", "baseline", "importance_weight", "loss_weight", "mismatch", "ratio", "clipped",
-            "entropy", "loss")  # fmt: skip
+_LEARNED = ("advantage", "returns", "baseline", "teacher_advantage", "importance_weight", "loss_weight", "mismatch",
+            "ratio", "clipped", "entropy", "loss")  # fmt: skip
 #: Columns of a list that an episode has under the same name.
 _COLUMNS = ("episode_id", "group_id", "task_key", "data_source", "status", "stop", "forked_from", "forked_turn",
             "total_reward", "signal", "group_mean", "group_std")  # fmt: skip
@@ -247,7 +246,7 @@ def _part(iteration: Iteration) -> Part:
         rows["forked_turn"][-1] = episode.first_turn  # the page counts turns of the whole conversation
         rows["turns"].append(len(episode.turn_rewards))
         rows["tokens"].append(None if episode.tokens is None else len(episode.tokens.token_ids))
-        rows["success"].append(bool(episode.terminated and episode.stop == SOLVED))
+        rows["success"].append(episode.success)
         if episode.group_id not in openings:
             openings[episode.group_id] = _excerpt(episode)
         pending.append(episode_json(episode))
@@ -270,6 +269,8 @@ def episode_json(episode: Episode) -> dict[str, Any]:
         "terms": [_json(terms) for terms in episode.turn_terms],
         "moved": _numbers(episode.credit_moved),
         "fork_value": _numbers(episode.fork_value),
+        "moves": list(episode.turn_moves),
+        "reaction": _numbers(episode.reaction_credit),
         "greedy": _json(episode.greedy_reward),
         "metrics": _json(dict(episode.metrics)),
         "error": episode.error,

@@ -1,10 +1,12 @@
-"""On-policy distillation: how much more a teacher would have given to each token of the policy's own, as an advantage.
+"""On-policy distillation: a teacher scores the policy's own tokens, as an advantage or as a term of the loss.
 
 A teacher scores the tokens that the policy sampled. ``log pi - log T`` of such a token is an estimate of the reverse KL
 of its state, KL(policy || teacher), so its negative is the token's advantage (Thinking Machines, "On-policy
-distillation", 2025; the same in NeMo RL's MOPD, after MiMo-V2-Flash; GKD, arXiv 2306.13649, has divergences over the
-whole vocabulary). A teacher with privileged context is the model itself, or one as strong, that was told more (OPSD,
-"Self-distilled reasoner", with per-token clipping; SDPO, arXiv 2601.20802, which adds such advantages to GRPO's).
+distillation", 2025; the same in NeMo RL's MOPD, after MiMo-V2-Flash). Or the loss has each state's KL itself, as in GKD
+(arXiv 2306.13649), over the ``k`` most likely tokens and a remainder
+(:func:`trainers.learner.top_tokens.top_kl`). A teacher with privileged context is the model itself, or one as strong,
+that was told more (OPSD, "Self-distilled reasoner", with per-token clipping; SDPO, arXiv 2601.20802, which adds such
+advantages to GRPO's).
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ class DistillSection(Section):
     of the environment's user, the right `answer`, or the next reply of the environment's scripted `expert`."""
     coef: float = Field(1.0, gt=0, le=1000)
     """Weight of the teacher's advantages: each is the log-probability that the teacher gives the token minus the
-    policy's, in nats."""
+    policy's, in nats. With `top_k`, of the KL in the loss."""
+    top_k: int = Field(0, ge=0, le=1000)
+    """Tokens of each state whose probabilities are compared, the policy's most likely ones before the batch's first
+    step: the loss has `coef` times the reverse KL over them and a remainder, with its exact gradient, instead of an
+    advantage of the sampled token. It is a lower bound of the full KL, and equal to it from the vocabulary's size on.
+    A teacher at an address names its own most likely tokens instead. 0 is the sampled token alone."""
     rewards: bool = Field(True, description="Keep the rewards' advantages; false learns from the teacher alone.")
     discount: Fraction = 0.0
     """Discount by which a token also answers for the log-ratios of the episode's later tokens. 0 is the reverse KL of
@@ -88,13 +95,14 @@ def distillation_metrics(section: DistillSection, ratios: Floats, taught: Bools)
 
     ``teacher_kl``: the mean of ``log pi - log T`` over taught tokens, an unbiased estimate of the reverse KL per token,
     without the clip; ``teacher_disagrees``: the share of taught tokens that the teacher gives less than half of the
-    policy's probability; ``teacher_clipped``: the share at the clip; ``teacher_share``: the taught tokens' share.
+    policy's probability; ``teacher_clipped``: the share at the clip, where there is one; ``teacher_share``: the taught
+    tokens' share.
     """
     metrics = {"actor/teacher_share": float(taught.mean()) if taught.size else 0.0}
     if taught.any():
         own = ratios[taught]
         metrics["actor/teacher_kl"] = -float(own.mean())
         metrics["actor/teacher_disagrees"] = float((own < -math.log(2.0)).mean())
-        if section.clip is not None:
+        if section.clip is not None and not section.top_k:
             metrics["actor/teacher_clipped"] = float((np.abs(own) > section.clip).mean())
     return metrics

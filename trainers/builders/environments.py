@@ -297,11 +297,24 @@ def check_environments(config: PPOConfig) -> None:
                     what = f"the roles {', '.join(env.roles)} of {component.id}"
                     for key, text in several_roles_checks(config, what):
                         raise SetupError(f"{key}: {text}")
+                if which == "training" and not env.has_success:
+                    _check_without_success(config, component)
                 if which == "training" and (kind := config.actor.distill.privilege) is not None:
                     _check_privileged(component, env, kind)
                 if env.blocking and config.env.backend == "inline":
                     text = f"{component.id} may block its thread: use env.backend=thread or env.backend=process"
                     raise SetupError(f"{component.key}: {text}" if component.name else text)
+
+
+def _check_without_success(config: PPOConfig, component: Component) -> None:
+    """Raise ``SetupError`` for what tells solved episodes from others, where the environment has no such end."""
+    for key, is_set in (
+        ("algorithm.adv_estimator=graphgpo", config.algorithm.adv_estimator == "graphgpo"),
+        ("relative_length.tokens", config.relative_length.tokens),
+        ("relative_length.turns", config.relative_length.turns),
+    ):
+        if is_set:
+            raise SetupError(f"{key}: needs episodes that end as solved, and those of {component.id} never do")
 
 
 def _check_privileged(component: Component, env: Any, kind: Privilege) -> None:
@@ -362,7 +375,8 @@ def references(config: PPOConfig) -> dict[str, float]:
     """Return the scripts' rewards in the training environment; empty if they are slow or fail, or for a mixture.
 
     Returns:
-        ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
+        ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share, where
+        episodes can be solved),
         ``reference/random``, ``reference/null`` and ``reference/null_se`` (the attack that earned most, of those that
         need no rehearsal), ``reference/null_limit`` (what ``textenvs audit`` allows it), and ``reference/episodes`` of
         each.
@@ -394,10 +408,11 @@ def references(config: PPOConfig) -> dict[str, float]:
         values = {
             "expert": top,
             "expert_se": float(np.std(earned) / len(earned) ** 0.5),
-            "expert_solved": float(np.mean([record.success for record in expert])),
             "random": bottom,
             "episodes": float(len(expert)),
         }
+        if outcomes := [record.success for record in expert if record.success is not None]:
+            values["expert_solved"] = float(np.mean(outcomes))
         if best := max((totals for totals in tried if totals), key=np.mean, default=[]):
             values["null"] = float(np.mean(best))
             values["null_se"] = float(np.std(best) / len(best) ** 0.5)

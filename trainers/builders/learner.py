@@ -83,11 +83,11 @@ def teacher_of(config: PPOConfig, policy: Policy) -> Path | None:
     """Return the folder of the teacher's model, where it is not the policy or its reference.
 
     ``SetupError``: there is no such folder, or its tokenizer has other tokens than the policy's; or a server at an
-    address does not answer as a teacher does, or takes shorter contexts than the policy.
+    address does not answer as a teacher does, has another tokenizer, or takes shorter contexts than the policy.
     """
     if (address := config.actor.distill.address) is not None:
         with setup_errors("actor.distill.teacher: ", EngineError, ImportError):
-            ServedTeacher(address).meet(config.engine.max_context)
+            ServedTeacher(address, config.actor.distill.top_k).meet(config.engine.max_context, policy.tokenizer)
     if (folder := config.actor.distill.folder) is None:
         return None
     model = config.model.model_copy(update={"path": folder})

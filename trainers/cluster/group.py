@@ -221,6 +221,9 @@ class LearnerGroup:
     def logprobs(self, trajectories: Sequence[Trajectory], **options: Any) -> Any:
         return self._do("logprobs", _tokens_of(trajectories), **options)
 
+    def top_logprobs(self, trajectories: Sequence[Trajectory], top: Any, **options: Any) -> Any:
+        return self._do("top_logprobs", _tokens_of(trajectories), top, **options)
+
     def values(self, trajectories: Sequence[Trajectory]) -> Any:
         return self._do("values", _tokens_of(trajectories))
 

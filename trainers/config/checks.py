@@ -468,8 +468,8 @@ def _distill_checks(config: PPOSections) -> Problems:
     if section.teacher == "policy" and section.context == "none":
         text = "a teacher that sees what the policy sees is the policy, and teaches nothing: give it goal, answer or"
         yield "actor.distill.context", f"is none with actor.distill.teacher=policy; {text} expert"
-    if actor.unit == "episode":
-        text = f"actor.policy_loss={actor.policy_loss} is of whole episodes: use gspo_token"
+    if actor.unit == "episode" and not section.top_k:
+        text = f"actor.policy_loss={actor.policy_loss} is of whole episodes: use gspo_token or actor.distill.top_k"
         yield "actor.distill.teacher", f"gives each token an advantage of its own, and {text}"
     if section.address is not None and (config.rollout.temperature != 1 or config.rollout.keep_sampling_mask):
         text = "a server scores tokens at temperature 1 and over all of them: set rollout.temperature=1 and"

@@ -74,6 +74,7 @@ PPO: Reads = {
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.entropy_step": {"actor.entropy_target": _GIVEN},
     "actor.distill.": {"actor.distill.teacher": _GIVEN},
+    "actor.distill.discount actor.distill.clip": {"actor.distill.top_k": (0,)},  # of advantages
     "actor.observation_roles": {"actor.observation_loss": Not(0.0)},
     "actor.tis_cap actor.importance_batch_normalize": {"actor.importance_correction": Not("none")},
     "actor.rejection_low actor.rejection_high": {"actor.rejection": ("token", "sequence", "geometric")},

@@ -295,7 +295,7 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             **ended,
             "turn_rewards": session.turn_rewards,
             "terms": [dict(turn.info["terms"]) for turn in session.turns],
-            "metrics": dict(last.info.get("metrics") or {}),
+            "metrics": last.metrics,
             "attempts": attempt,
         }
         fields = {

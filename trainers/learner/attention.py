@@ -215,9 +215,9 @@ def _all_to_all(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -
 def gather_tokens(values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
     """Gather the ranks' numbers ``[n]``, each at its places, as ``[total]`` on every rank of the group; differentiable.
 
-    ``where`` is int64 ``[n]``; no place is named twice, on any rank.  Every rank computes the same loss from
-    the result, so the gradient of a rank's own numbers is what stands at their places in its own gradient: nothing is
-    summed.
+    Or rows of numbers, ``[n, k]``, as ``[total, k]``. ``where`` is int64 ``[n]``; no place is named twice, on any
+    rank.  Every rank computes the same loss from the result, so the gradient of a rank's own numbers is what stands at
+    their places in its own gradient: nothing is summed.
     """
     gathered: Tensor = _Gather.apply(values, where, total, group)
     return gathered
@@ -227,7 +227,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
         ctx.save_for_backward(where)
-        result = values.new_zeros(total).index_copy(0, where, values)
+        result = values.new_zeros(total, *values.shape[1:]).index_copy(0, where, values)
         dist.all_reduce(result, group=group)
         return result
 

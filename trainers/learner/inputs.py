@@ -46,10 +46,13 @@ class Inputs:
     group: dist.ProcessGroup | None = None  #: the ranks that have the other pieces
 
     def join(self, outputs: Tensor) -> Tensor:
-        """Return the numbers of all requested positions ``[total]``, from this rank's ``[m]``; differentiable."""
+        """Return the numbers of all requested positions ``[total]``, from this rank's ``[m]``; differentiable.
+
+        Also of rows of numbers, ``[a, k]``, of the ``a`` first ones of the ``m``: of action tokens alone.
+        """
         if self.places is None or self.group is None:
             return outputs
-        return gather_tokens(outputs, self.places, self.total, self.group)
+        return gather_tokens(outputs, self.places[: len(outputs)], self.total, self.group)
 
 
 def inputs_of(
@@ -126,13 +129,19 @@ class SamplingMasks:
         self._counts, self._starts = np.concatenate(counts), np.concatenate(starts)
         self._ids = np.concatenate([nothing, *(t.kept_ids for t in trajectories)]).astype(np.int64)
 
-    def distinct(self, positions: Ints, targets: Ints, index: Ints) -> tuple[Ints, Ints]:
+    def distinct(
+        self, positions: Ints, targets: Ints, index: Ints, top: NDArray[np.int32] | None = None
+    ) -> tuple[Ints, Ints]:
         """Group action tokens that are the same token, drawn from the same distribution.
 
         All are int64 ``[n]``: ``positions`` of the hidden states that predict them, ``targets``, and ``index``, their
-        flat indices. Returns int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
+        flat indices. Where there is ``top`` ``[N, k]``, the rows of those of a group are the same, too. Returns int64
+        ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
         """
         keys = _keys(positions, targets)
+        if top is not None:
+            _, rows = np.unique(top[index], axis=0, return_inverse=True)
+            keys = np.unique(keys, return_inverse=True)[1] * (len(index) + 1) + rows.ravel()
         if self._counts[index].any():
             numbers: dict[bytes, int] = {}
             sets = [self._ids[start : start + count].tobytes() for start, count in

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from trainers.learner.inputs import (
     some_names,
     split,
 )
+from trainers.learner.logprobs import is_left_out
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
@@ -53,6 +54,7 @@ from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.teachers import unused_of_teacher
 from trainers.learner.tensors import write_model
+from trainers.learner.top_tokens import TopTokens, top_kl
 from trainers.learner.transfer import to_device
 from trainers.learner.weight_stream import WeightStream, Which
 from trainers.models.memory import Computation
@@ -71,6 +73,14 @@ Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
 Scorer = Literal["actor", "reference", "teacher"]
+
+
+class TopScores(NamedTuple):
+    """A model's numbers of the distributions that action tokens came from."""
+
+    logprobs: list[Floats]  #: of the action tokens; float32 ``[n_e]`` a trajectory
+    top: TopTokens  #: of all of them, in the order of the trajectories
+
 
 _BARELY = 0.95  #: of the tokens: where trees save less, they do not pay on CUDA
 
@@ -144,6 +154,7 @@ class Learner:
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
+        self._vocabulary = int(origin.config.get_text_config().vocab_size)
         self._unused_ids = np.array(unused_token_ids, np.int64)
         self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
         self.teacher, self._teacher_unused = self._teacher_of(teacher, setup, origin, chunk_size)
@@ -189,25 +200,23 @@ class Learner:
         entropies)``. Raises ``ValueError``: there is no such model, a context starts with an action token, or one of
         ``unused_token_ids`` is an action.
         """
-        policy = {"actor": self.actor, "reference": self.reference, "teacher": self.teacher}[model]
-        unused = self._teacher_unused if model == "teacher" else self._unused
-        if policy is None:
-            argument = "reference=True" if model == "reference" else "teacher=FOLDER"
-            raise ValueError(f"this learner has no {model} model; construct it with {argument}")
-        self._refuse_unused(trajectories)
-        offsets = action_offsets(trajectories)
-        results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
-        units = action_rows(trajectories)
+        scores, _ = self._scores(trajectories, model, None)
+        logprobs, entropies = (split(row, action_offsets(trajectories)) for row in scores)
+        return (logprobs, entropies) if entropy else logprobs
 
-        def score() -> None:
-            for batch in self._cut(units):
-                logprobs, entropies = self._score(policy, batch, self.temperature, masks, unused)
-                index = self._tensor(batch.index)
-                results[0, index], results[1, index] = logprobs, entropies
+    @torch.no_grad()
+    def top_logprobs(
+        self, trajectories: Sequence[Trajectory], top: int | NDArray[np.int32], *, model: Scorer = "actor"
+    ) -> TopScores:
+        """Log-probabilities as of :meth:`logprobs`, and of ``k`` tokens of the distribution of each action token.
 
-        self._budget.attempt(score, self._forget, _largest(units))
-        scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
-        return (scores, spread) if entropy else scores
+        ``top`` is ``k``, for the most likely tokens; or int32 ``[N, k]``, the ids of some, none where below 0. Those
+        that a distribution leaves out are -1 in the result. It takes ``8 N k`` bytes of the device's memory. Raises
+        ``ValueError`` as :meth:`logprobs`.
+        """
+        scores, tokens = self._scores(trajectories, model, top)
+        assert tokens is not None
+        return TopScores(split(scores[0], action_offsets(trajectories)), tokens)
 
     @torch.no_grad()
     def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
@@ -240,6 +249,7 @@ class Learner:
         loss_fn: PolicyLoss,
         record: Sequence[str] = (),
         observations: PerToken | None = None,
+        teacher: TopTokens | None = None,
     ) -> dict[str, Any]:
         """Take one optimizer step on a mini-batch.
 
@@ -248,7 +258,9 @@ class Learner:
         whole mini-batch, and the names below are taken. ``record`` names numbers of each token to return as well,
         float32 ``[N]``: ``loss_fn``'s by their names, and this forward pass's ``token_logprobs`` and ``token_entropy``.
         ``observations`` are weights of the observation tokens (:func:`~trainers.trajectory.observation_offsets`): the
-        weighted sum of their cross-entropy, at temperature 1, is added to the loss, in the same forward pass.
+        weighted sum of their cross-entropy, at temperature 1, is added to the loss, in the same forward pass. With
+        ``teacher``, ``batch`` has ``teacher_kl``: the KL of each token's distribution from the teacher's, over these
+        tokens and a remainder (:func:`~trainers.learner.top_tokens.top_kl`), with its gradient.
 
         Returns ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``tokens``
         (of the rows, without padding; shared prompts count once a sibling), ``tokens_per_s`` (of all ranks),
@@ -262,7 +274,7 @@ class Learner:
         Raises ``ValueError``: numbers do not fit the trajectories or are not finite, or there is no action token;
         FloatingPointError: see :meth:`trainers.learner.optim.Optimizer.step`.
         """
-        return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record, observations)
+        return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record, observations, teacher)
 
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
@@ -303,24 +315,33 @@ class Learner:
         temperature: float,
         record: Sequence[str] = (),
         observations: PerToken | None = None,
+        teacher: TopTokens | None = None,
     ) -> dict[str, Any]:
         self._refuse_unused(trajectories)
         total, masks = int(action_offsets(trajectories)[-1]), SamplingMasks(trajectories)
         weights, offsets = None, observation_offsets(trajectories)
         if observations is not None:
             weights = column("observations", observations, offsets, self.device, "observation")
+        if teacher is not None and len(teacher.ids) != total:
+            raise ValueError(f"the teacher scored {len(teacher.ids)} states for {total} action tokens")
+        ids = None if teacher is None else teacher.ids
 
         def forward(batch: MicroBatch) -> tuple[Tensor, ...]:
-            observed = weights is not None
-            logprobs, entropy = self._score(self.actor, batch, temperature, masks, self._unused, observed=observed)
-            if weights is None:
-                return logprobs, entropy
-            actions = len(logprobs) - batch.observed
-            own = weights[self._tensor(batch.index[actions:] - total)]
-            return logprobs[:actions], entropy[:actions], logprobs[actions:], own
+            models = self.actor, batch, temperature, masks, self._unused
+            outputs = self._score(*models, observed=weights is not None, top=ids)
+            actions = len(outputs[0]) - batch.observed
+            made = [values[:actions] for values in outputs[:2]]
+            if teacher is not None:
+                own = teacher[batch.index[:actions]]
+                made.append(top_kl(outputs[3], self._tensor(own.logprobs), outputs[2]))
+            if weights is not None:
+                made += [outputs[0][actions:], weights[self._tensor(batch.index[actions:] - total)]]
+            return tuple(made)
 
         def loss_and_entropy(logprobs: Tensor, entropy: Tensor, *others: Any) -> Loss:
             *observed, tokens = others
+            if teacher is not None:
+                tokens = {**tokens, "teacher_kl": observed.pop(0)}
             loss, sums = loss_fn(logprobs, entropy, tokens)
             own = {"entropy": entropy.detach().sum() / total}
             if record:
@@ -546,6 +567,43 @@ class Learner:
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return to_device(array, self.device)
 
+    def _scores(
+        self, trajectories: Sequence[Trajectory], model: Scorer, top: int | NDArray[np.int32] | None
+    ) -> tuple[Floats, TopTokens | None]:
+        """Return log-probabilities and entropies of action tokens, ``[2, N]``, and where ``top`` is given, of those."""
+        policy = {"actor": self.actor, "reference": self.reference, "teacher": self.teacher}[model]
+        unused = self._teacher_unused if model == "teacher" else self._unused
+        if policy is None:
+            argument = "reference=True" if model == "reference" else "teacher=FOLDER"
+            raise ValueError(f"this learner has no {model} model; construct it with {argument}")
+        self._refuse_unused(trajectories)
+        total = int(action_offsets(trajectories)[-1])
+        if isinstance(top, np.ndarray) and len(top) != total:
+            raise ValueError(f"there are ids of {len(top)} states for {total} action tokens")
+        if isinstance(top, np.ndarray):
+            top = np.where(top < self._vocabulary, top, np.int32(-1))
+        results, masks = torch.zeros(2, total, device=self.device), SamplingMasks(trajectories)
+        units = action_rows(trajectories)
+        width = 0 if top is None else top if isinstance(top, int) else top.shape[1]
+        ids = torch.zeros(total, width, dtype=torch.int32, device=self.device)  # one more, so that ranks add up
+        chosen = torch.zeros(total, width, device=self.device)
+
+        def score() -> None:
+            for batch in self._cut(units):
+                logprobs, entropies, *others = self._score(policy, batch, self.temperature, masks, unused, top=top)
+                index = self._tensor(batch.index)
+                results[0, index], results[1, index] = logprobs, entropies
+                if others:
+                    left_out = (others[0] < 0) | is_left_out(others[1])
+                    ids[index] = (others[0].int() + 1).masked_fill(left_out, 0)
+                    chosen[index] = others[1].float().masked_fill(left_out, 0.0)
+
+        self._budget.attempt(score, self._forget, _largest(units))
+        scores: Floats = self.ranks.add(results).cpu().numpy()
+        if top is None:
+            return scores, None
+        return scores, TopTokens(self.ranks.add(ids).cpu().numpy() - 1, self.ranks.add(chosen).cpu().numpy())
+
     def _score(
         self,
         policy: Policy | WithoutAdapters,
@@ -555,21 +613,30 @@ class Learner:
         unused: Tensor | None,
         *,
         observed: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies of the micro-batch's positions; ``observed``: it may have such."""
+        top: int | NDArray[np.int32] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return log-probabilities and entropies of the micro-batch's positions; ``observed``: it may have such.
+
+        With ``top`` (see :meth:`top_logprobs`), also ids and log-probabilities of its action tokens' distributions.
+        """
         inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
         actions = len(inputs.positions) - inputs.observed
-        first, kinds = masks.distinct(inputs.positions[:actions], inputs.targets[:actions], inputs.index[:actions])
+        given = top if isinstance(top, np.ndarray) else None
+        of_action = inputs.positions[:actions], inputs.targets[:actions], inputs.index[:actions]
+        first, kinds = masks.distinct(*of_action, given)
         some = {"support": masks.of(inputs.index[first], self.device), "unused": unused, **inputs.attention}
+        some["top"] = top if given is None else self._tensor(given[inputs.index[first]].astype(np.int64))
         if observed:
             second, others = distinct_targets(inputs.positions[actions:], inputs.targets[actions:])
             kinds = np.concatenate([kinds, len(first) + others])
             first = np.concatenate([first, actions + second])
             some["observed"] = len(second)
         positions, targets = self._tensor(inputs.positions[first]), self._tensor(inputs.targets[first])
-        logprobs, entropy = policy(inputs.input_ids, positions, targets, temperature, **some)
+        outputs = policy(inputs.input_ids, positions, targets, temperature, **some)
         kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
-        return inputs.join(logprobs.index_select(0, kind_of)), inputs.join(entropy.index_select(0, kind_of))
+        logprobs, entropy = (inputs.join(values.index_select(0, kind_of)) for values in outputs[:2])
+        tops = (inputs.join(values.index_select(0, kind_of[:actions])) for values in outputs[2:])
+        return logprobs, entropy, *(values[: len(logprobs) - batch.observed] for values in tops)
 
     def _teacher_of(
         self, folder: str | Path | None, setup: Setup, actor: ModelSource, chunk_size: int | None
@@ -580,8 +647,7 @@ class Learner:
         source = ModelSource(folder)
         source.check_head()
         setup.check_teacher(source, actor)
-        vocabulary = int(actor.config.get_text_config().vocab_size)
-        unused = unused_of_teacher(source, vocabulary, self._unused_ids.tolist())
+        unused = unused_of_teacher(source, self._vocabulary, self._unused_ids.tolist())
         model, _ = setup.make("teacher", source, chunk_size)
         return model, self._tensor(np.array(unused, np.int64)) if unused else None
 

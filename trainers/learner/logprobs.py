@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from trainers.learner.compiled import compiled
 from trainers.learner.products import fastest_product
@@ -63,6 +64,11 @@ class Support:
         return mask
 
 
+def is_left_out(logprobs: Tensor) -> Tensor:
+    """Return which log-probabilities are of tokens that a distribution leaves out, bool."""
+    return logprobs < 1e-10 * _LEFT_OUT  # at any temperature
+
+
 def token_logprobs(
     hidden: Tensor,
     weight: Tensor,
@@ -96,14 +102,48 @@ def token_logprobs(
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
     ``temperature`` is not above 0.
     """
+    logprobs, entropy, _, _ = top_logprobs(
+        hidden,
+        weight,
+        targets,
+        None,
+        bias=bias,
+        temperature=temperature,
+        chunk_size=chunk_size,
+        support=support,
+        unused=unused,
+        compiles=compiles,
+    )
+    return logprobs, entropy
+
+
+def top_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    top: Tensor | int | None,
+    *,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+    chunk_size: int | None = None,
+    support: Support | None = None,
+    unused: Tensor | None = None,
+    compiles: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return :func:`token_logprobs`, and ids and log-probabilities of more tokens of each distribution, ``[n, k]``.
+
+    ``top`` is int64 ``[n, k]``, the ids of those tokens, none where below 0 (the number there has no meaning, and no
+    gradient); or ``k``, for the most likely ones: -1 where a distribution is over fewer. ``None`` returns ``None``.
+    """
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
     if chunk_size is None:
         chunk_size = positions_at_once(len(weight), hidden.device.type)
     left_out = _LeftOut(support, unused, temperature)
     functions = (compiled(_distributions), compiled(_slopes)) if compiles else (_distributions, _slopes)
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, left_out, functions)
-    return logprobs, entropy
+    options = temperature, chunk_size, left_out, functions
+    logprobs, entropy, ids, chosen = _ChunkedHead.apply(hidden, weight, bias, targets, top, *options)
+    return logprobs, entropy, ids, chosen
 
 
 def _slices(vocab: int) -> list[slice]:
@@ -143,6 +183,12 @@ class _LeftOut:
         if self.unused is not None:
             logits.index_fill_(1, self.unused, value)
 
+    def most_likely(self, logits: Tensor, count: int) -> Tensor:
+        """Return the ids of the largest of masked logits ``[c, V]``, int64 ``[c, count]``; -1 where there are fewer."""
+        values, ids = logits.topk(min(count, logits.shape[1]))
+        ids = ids.masked_fill(values < 0.5 * _LEFT_OUT * min(1.0, self.temperature), -1)
+        return pad(ids, (0, count - ids.shape[1]), value=-1)
+
 
 def _own(logits: Tensor, temperature: float) -> Tensor:
     """Return ``logits / temperature``, to be overwritten: in place, unless it is compiled.
@@ -156,8 +202,13 @@ def _own(logits: Tensor, temperature: float) -> Tensor:
     return logits
 
 
-def _distributions(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-sum-exp, log-probabilities of targets, and entropies of ``[c, V]`` logits, which are overwritten."""
+def _distributions(
+    logits: Tensor, targets: Tensor, temperature: float, top: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return log-sum-exp, log-probabilities of targets, and entropies of ``[c, V]`` logits, which are overwritten.
+
+    And log-probabilities of ``top``, int64 ``[c, k]``.
+    """
     logits = _own(logits, temperature)
     highest = logits.amax(-1)
     logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
@@ -165,7 +216,8 @@ def _distributions(logits: Tensor, targets: Tensor, temperature: float) -> tuple
     total = weights.sum(-1)
     log_total = total.log()
     logprobs = logits.gather(1, targets[:, None])[:, 0] - log_total
-    return highest + log_total, logprobs, log_total - weights.mul_(logits).sum(-1) / total
+    chosen = None if top is None else logits.gather(1, top) - log_total[:, None]
+    return highest + log_total, logprobs, log_total - weights.mul_(logits).sum(-1) / total, chosen
 
 
 def _slopes(
@@ -177,19 +229,25 @@ def _slopes(
     grad_logprobs: Tensor,
     grad_entropy: Tensor | None,
     dtype: torch.dtype,
+    top: Tensor | None,
+    grad_top: Tensor | None,
 ) -> Tensor:
     """Return the gradient of ``[c, V]`` logits (before the temperature), which are overwritten, in ``dtype``.
 
-    With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``.
+    With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``; ``grad_top`` is of ``l`` at
+    ``top``, ``[c, k]``.
     """
     log_p = _own(logits, temperature).sub_(normaliser[:, None])
     slope = grad_logprobs[:, None]
+    total = slope if grad_top is None else slope + grad_top.sum(1, keepdim=True)
     if grad_entropy is None:
-        grad = log_p.exp_().mul_(-slope)
+        grad = log_p.exp_().mul_(-total)
     else:
         grad = log_p.exp()
-        factor = log_p.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(slope)
+        factor = log_p.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(total)
         grad.mul_(factor.neg_())
+    if top is not None and grad_top is not None:
+        grad.scatter_add_(1, top, grad_top)
     at_targets = grad.gather(1, targets[:, None]) + slope
     if temperature != 1.0:
         grad /= temperature
@@ -207,41 +265,59 @@ class _ChunkedHead(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        top: Tensor | int | None,
         temperature: float,
         chunk: int,
         left_out: _LeftOut,
-        functions: tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]],
-    ) -> tuple[Tensor, Tensor]:
+        functions: tuple[Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]], Callable[..., Tensor]],
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        ids = targets.new_empty(len(targets), top) if isinstance(top, int) else top
+        chosen = None if ids is None else logprobs.new_empty(ids.shape)
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], weight, bias)
             left_out.mask(logits, start)
-            normaliser[part], logprobs[part], entropy[part] = functions[0](logits, targets[part], temperature)
+            if isinstance(top, int) and ids is not None:
+                ids[part] = left_out.most_likely(logits, top)
+            some = None if ids is None else ids[part].clamp(min=0)
+            normaliser[part], logprobs[part], entropy[part], own = functions[0](
+                logits, targets[part], temperature, some
+            )
+            if chosen is not None and own is not None:
+                chosen[part] = own
             del logits  # or they would stay while the next chunk's are made
-        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy, ids)
+        if ids is not None:
+            ctx.mark_non_differentiable(ids)
         ctx.temperature, ctx.chunk, ctx.left_out, ctx.slopes = temperature, chunk, left_out, functions[1]
         ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        return logprobs, entropy, ids, chosen
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None, _: None, grad_top: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, normaliser, entropy, ids = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if wants_weight else None
         grad_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(normaliser)
+        top = None
+        if grad_top is not None:
+            top, grad_top = ids.clamp(min=0), grad_top.masked_fill(ids < 0, 0.0)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
             logits = _logits(hidden[part], weight, bias)
             ctx.left_out.mask(logits, start)
             of_entropy = None if grad_entropy is None else grad_entropy[part]
             numbers = (normaliser[part], entropy[part], grad_logprobs[part], of_entropy)
-            grad = ctx.slopes(logits, targets[part], ctx.temperature, *numbers, hidden.dtype)
+            some = (None, None) if top is None or grad_top is None else (top[part], grad_top[part])
+            grad = ctx.slopes(logits, targets[part], ctx.temperature, *numbers, hidden.dtype, *some)
             del logits
             if grad_bias is not None:
                 grad_bias += grad.sum(0, dtype=grad_bias.dtype)
@@ -258,4 +334,4 @@ class _ChunkedHead(torch.autograd.Function):
             grad_weight = grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None

@@ -168,10 +168,10 @@ class WithoutAdapters:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         """Score as :meth:`Policy.forward` does."""
         with adapters_off(self._policy):
-            result: tuple[Tensor, Tensor] = self._policy(*args, **kwargs)
+            result: tuple[Tensor, ...] = self._policy(*args, **kwargs)
         return result
 
 

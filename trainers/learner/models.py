@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.learner.logprobs import Support, token_logprobs
+from trainers.learner.logprobs import Support, top_logprobs
 
 
 class Policy(nn.Module):
@@ -41,24 +41,30 @@ class Policy(nn.Module):
         support: Support | None = None,
         unused: Tensor | None = None,
         observed: int | None = None,
+        top: Tensor | int | None = None,
         **attention: Any,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Score the targets after ``positions`` of ``[B, L]`` tokens: log-probabilities and entropies, each ``[n]``.
 
         ``support`` and ``unused`` say which tokens the distributions are over; see
         :func:`trainers.learner.logprobs.token_logprobs`.
         The last ``observed`` targets are observation tokens, scored at temperature 1, over all tokens but ``unused``.
         The head is called for them, even if there are none; ``None``: there never are any.
+        With ``top``, two more tensors are of the ``a`` action tokens' distributions: ids and log-probabilities of some
+        tokens, ``[a, k]``; see :func:`trainers.learner.logprobs.top_logprobs`.
         ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
         """
         head = self.lm.get_output_embeddings()
         hidden = _hidden(self.lm.base_model, input_ids, positions, attention)
 
-        def score(part: slice, temperature: float, support: Support | None) -> tuple[Tensor, Tensor]:
-            return token_logprobs(
+        def score(
+            part: slice, temperature: float, support: Support | None, top: Tensor | int | None = None
+        ) -> tuple[Tensor, ...]:
+            scores = top_logprobs(
                 hidden[part],
                 head.weight,
                 targets[part],
+                top,
                 bias=getattr(head, "bias", None),
                 temperature=temperature,
                 chunk_size=self.chunk_size,
@@ -66,13 +72,14 @@ class Policy(nn.Module):
                 unused=unused,
                 compiles=self.compiles,
             )
+            return tuple(values for values in scores if values is not None)
 
         if observed is None:
-            return score(slice(None), temperature, support)
+            return score(slice(None), temperature, support, top)
         actions = len(targets) - observed
-        parts = score(slice(actions), temperature, support), score(slice(actions, None), 1.0, None)
-        logprobs, entropies = zip(*parts, strict=True)
-        return torch.cat(logprobs), torch.cat(entropies)
+        logprobs, entropies, *others = score(slice(actions), temperature, support, top)
+        own, spread = score(slice(actions, None), 1.0, None)
+        return torch.cat([logprobs, own]), torch.cat([entropies, spread]), *others
 
 
 class Critic(nn.Module):

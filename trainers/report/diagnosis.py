@@ -123,11 +123,25 @@ class History:
             return None
         return np.average([column for column, _ in columns], axis=0, weights=[weight for _, weight in columns])
 
+    def grown(self, name: str, iterations: int) -> float:
+        """Return how much a total has grown in the last iterations; before it was first measured it was 0."""
+        totals = np.nan_to_num(self.train.get(name, ())[-iterations - 1 :])
+        return max(0.0, float(totals[-1] - totals[0])) if len(totals) > iterations else 0.0
+
     def solved(self) -> float:
-        """Return the share of episodes solved lately."""
+        """Return the share of episodes solved lately; 0 where none can be.
+
+        A filter drops the groups whose episodes all earned the same, and near success most of these are solved: they
+        count, too.
+        """
         shares = self.comparable("solved")
         lately = self.latest("train/solved", 3) if shares is None else shares[np.isfinite(shares)][-3:]
-        return float(lately.mean()) if lately.size else 0.0
+        share = float(lately.mean()) if lately.size else 0.0
+        if not (all_solved := self.grown("rollout/groups_zero_variance_solved", 3)):
+            return share
+        tied = self.grown("rollout/groups_dropped_zero_variance", 3)
+        delivered = self.grown("rollout/groups_delivered", 3)
+        return (share * delivered + all_solved) / max(delivered + tied, 1.0)
 
     def gain(self, before: slice) -> float:
         """Return the gain of the last 3 iterations over those of ``before``, in standard errors of the difference.

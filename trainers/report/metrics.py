@@ -31,7 +31,8 @@ def episode_metrics(
     Returns:
         Under ``prefix/``: ``episodes`` (all of ``trajectories``), ``left_out`` (share of those that ended that is not
         trainable), ``status/<status>`` (shares of those that ended), and over the trainable ones: ``reward``
-        (undiscounted sum over turns), ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``,
+        (undiscounted sum over turns), ``solved`` and ``first_reply`` (shares of those that can be solved,
+        :attr:`Trajectory.has_success`; absent without one), ``turns``, ``episode_tokens``,
         ``response_tokens`` (sampled, an episode), ``turn_tokens`` (sampled, a turn; each turn counts once),
         ``truncated`` (share), ``reward_std`` (between episodes), ``reward_se`` (standard error of the mean reward;
         episodes of a group count as one, they share the task), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an
@@ -91,11 +92,11 @@ def mixture_metrics(
 
 
 def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    return {
-        "reward": _mean([episode.total_reward for episode in episodes]),
-        "solved": _mean([solved(episode) for episode in episodes]),
-        "first_reply": _mean([first_reply_solved(episode) for episode in episodes]),
-    }
+    outcome = {"reward": _mean([episode.total_reward for episode in episodes])}
+    if judged := [episode for episode in episodes if episode.has_success]:
+        outcome["solved"] = _mean([solved(episode) for episode in judged])
+        outcome["first_reply"] = _mean([first_reply_solved(episode) for episode in judged])
+    return outcome
 
 
 def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:

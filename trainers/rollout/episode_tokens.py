@@ -34,8 +34,9 @@ class EpisodeTokens:
     * where the renderer has ``observed_roles``, the tokens of what the environment answered to the last reply are
       marked once, in the context where they first stand (:meth:`_answers`).
 
-    ``tools`` are JSON schemas; ``names`` are ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the
-    trajectory; of a fork, also ``forked_from`` and ``forked_turn``. RendererError: the template rejects the opening.
+    ``tools`` are JSON schemas; ``names`` are ``episode_id``, ``group_id``, ``task_key``, ``data_source`` and
+    ``has_success`` of the trajectory; of a fork, also ``forked_from`` and ``forked_turn``. RendererError: the template
+    rejects the opening.
     """
 
     def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: Any) -> None:

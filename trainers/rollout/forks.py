@@ -38,7 +38,7 @@ class ForkPoint:
     messages: EpisodeMessages  #: its messages so far
     opening: int  #: tokens of the opening
     limit: int  #: tokens that the context may have
-    names: Mapping[str, str]  #: ``group_id``, ``task_key`` and ``data_source``
+    names: Mapping[str, Any]  #: ``group_id``, ``task_key``, ``data_source`` and ``has_success``
     rewards: PendingRewards  #: the root's rewards that come later
 
 

@@ -64,7 +64,7 @@ from typing import Any
 from ..algorithms.estimators.base import Need
 from ..config.rollout import RolloutSection
 from ..config.sizes import episodes_per_group, groups_in_flight, surplus_groups
-from ..trajectory import Status, Trajectory, tied
+from ..trajectory import Status, Trajectory, solved, tied
 from .variance_filter import most_varied
 
 #: Ends of an attempt for which the episode itself is not the cause: the same reply is sampled again.
@@ -446,6 +446,8 @@ class GroupScheduler:
         played = self._groups.pop(number).played
         self._dropped.append((number, reason, [played[s] for s in sorted(played) if s < self.rollout.n]))
         self.counters[f"groups_dropped_{reason}"] += 1
+        if reason == "zero_variance" and all(map(solved, played.values())):
+            self.counters["groups_zero_variance_solved"] += 1
 
     def _check_age(self, number: int, trajectory: Trajectory) -> None:
         oldest, staleness = trajectory.oldest_version, self.rollout.staleness

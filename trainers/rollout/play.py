@@ -18,7 +18,7 @@ import numpy as np
 from textenvs.lookahead import Played
 from textenvs.messages import Messages, assistant, clean_text
 from textenvs.privileged import Privilege, with_privileged
-from textenvs.turn import EpisodeMessages
+from textenvs.turn import EpisodeMessages, has_success
 
 from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
@@ -321,7 +321,7 @@ class Player:
             message = "an episode of several roles has no forks, futures, later rewards or beginning in the middle"
             raise EnvError(message, "several_roles")
 
-        def begin(first: Messages, tools: Any, names: Mapping[str, str]) -> EpisodeTokens:
+        def begin(first: Messages, tools: Any, names: Mapping[str, Any]) -> EpisodeTokens:
             return EpisodeTokens(self.renderer, first, tools=tools, **names)
 
         async def reply(turn: int, limit: int, place: str | None, tokens: EpisodeTokens) -> str:
@@ -359,6 +359,8 @@ class Player:
             cause = str(stop or "env_failed")
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
         end = _end(tokens, conversation, point.limit, terminated=terminated, truncated=truncated, stop=stop)
+        if end is not None:
+            end = end.explained(info)
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
             raise CollectionError(_SWITCHED)
         if progress.rewards:
@@ -370,7 +372,7 @@ class Player:
                 futures = _Futures(self, progress.backend, episode, next_point, progress.rewards, over)
             so_far = TurnContext(
                 episode_id=episode.episode_id,
-                **point.names,
+                **{name: value for name, value in point.names.items() if name != "has_success"},
                 messages=own if switched else conversation,
                 episode=progress.episode.messages,
                 replies=progress.episode.replies,
@@ -401,7 +403,7 @@ class Player:
             tokens.teach(lambda conversation: with_privileged(conversation, kind, text))
 
     async def _open(
-        self, env: Lease, episode: Episode, progress: Progress, conversation: Messages, names: dict[str, str]
+        self, env: Lease, episode: Episode, progress: Progress, conversation: Messages, names: dict[str, Any]
     ) -> ForkPoint:
         progress.messages = conversation
         tokens = EpisodeTokens(
@@ -557,8 +559,10 @@ class _Futures:
         return await self.player.play_future(self.backend, future, on_reply, on_start, self.over)
 
 
-def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, str]:
-    return {"group_id": episode.group_id} | {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an episode's trajectory that are known from the info of its reset."""
+    names = {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+    return {"group_id": episode.group_id, **names, "has_success": has_success(info)}
 
 
 def _origin(episode: Episode) -> dict[str, Any]:

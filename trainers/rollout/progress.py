@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any
 
 from textenvs.messages import Messages, assistant
 from textenvs.turn import EpisodeMessages, own_terms
-from textenvs.users.moves import METRIC, move_of
+from textenvs.users.moves import move_of, without_move
 
 from ..trajectory import Status
 from .environments import Backend, EnvError
@@ -28,6 +28,12 @@ class End:
     stop: str | None = None
     error: str | None = None
     cause: str | None = None
+
+    def explained(self, info: Mapping[str, Any]) -> End:
+        """Return this with the words that a step's ``info`` has for it (``reason``); they are counted by the stop."""
+        if (reason := info.get("reason")) is None or self.cause is not None:
+            return self
+        return replace(self, error=str(reason), cause=str(self.stop))
 
 
 @dataclass
@@ -65,7 +71,7 @@ class Progress:
             move = move_of(metrics)
         except ValueError as error:
             raise EnvError(str(error), "no_such_move") from error
-        self.metrics.update((name, value) for name, value in metrics.items() if name != METRIC)
+        self.metrics.update(without_move(metrics))
         if move is not None:
             assert tokens is not None
             tokens.name_move(tokens.num_turns - 1, move)

@@ -36,8 +36,8 @@ class RolePlay:
     def __init__(
         self,
         progress: Progress,
-        names: Mapping[str, str],
-        begin: Callable[[Messages, Any, Mapping[str, str]], EpisodeTokens],
+        names: Mapping[str, Any],
+        begin: Callable[[Messages, Any, Mapping[str, Any]], EpisodeTokens],
         room: Callable[[EpisodeTokens], int],
         reply: Callable[[int, int, str | None, EpisodeTokens], Awaitable[str]],
     ) -> None:
@@ -113,5 +113,5 @@ class RolePlay:
         if info.get("failed") and not (refused and main == USER):
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=str(stop))
         if terminated or refused:
-            return End(Status.COMPLETED, terminated=True, stop=stop)
-        return End(Status.TRUNCATED_TURNS, stop=stop) if truncated else None
+            return End(Status.COMPLETED, terminated=True, stop=stop).explained(info)
+        return End(Status.TRUNCATED_TURNS, stop=stop).explained(info) if truncated else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from textenvs.env import TextEnv
@@ -39,6 +41,13 @@ class LocalPolicy:
         self._policy = engine_policy(
             model, sampling, concurrency=concurrency, device=device, chat_template_kwargs=chat_template_kwargs
         )
+
+    def with_sampling(self, *, temperature: float = 1.0, max_response_length: int = 1024) -> LocalPolicy:
+        """Return a policy of the same model, in the same engine, whose replies are sampled otherwise."""
+        other = copy.copy(self)
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_response_length)
+        other._policy = replace(self._policy, sampling=sampling)
+        return other
 
     @staticmethod
     def serve(model: str) -> str:

@@ -106,6 +106,18 @@ def test_summary_ignores_order_and_intervals_contain_values(outcomes, random):
             assert estimate["low"] - 1e-9 <= estimate["value"] <= estimate["high"] + 1e-9
 
 
+def test_episodes_without_success_have_no_rate():
+    games = [record(task, 0, None, source="game", turn_rewards=(1.0,), stop="draw") for task in (2, 3)]
+    apart = summarize(games)
+    assert not apart["all"].keys() & {"success", "pass_hat_k", "pass_at_k"}
+    assert "success" not in report(apart)
+    assert value(apart["all"], "return") == 1.0
+    together = summarize([*FOUR, *games])
+    assert together["all"]["success"] == summarize(FOUR)["all"]["success"]
+    (line,) = (line for line in report(together).splitlines() if line.startswith("game"))
+    assert line.split() == ["game", "2", "2", "0", "-", "-", "-", "+1.000"]
+
+
 def test_the_report_has_every_number():
     text = report(summarize([*FOUR, DOWN]))
     lines = {line[:24].strip(): line for line in text.splitlines()}

@@ -19,6 +19,7 @@ from textenvs.integrations.trl import environment_class
 from textenvs.messages import assistant, user
 from textenvs.registry import make
 from textenvs.task import Rows, Task
+from textenvs.users.moves import METRIC
 
 TALK = "toy_envs:Talk"
 
@@ -125,6 +126,16 @@ def test_blocking_environment_runs_in_a_thread():
     assert len(session.env.threads) == 2
     assert [message["content"] for message in opening] == ["Well?"]
     assert (turn.done, session.turn_rewards) == (True, [1.0])
+
+
+def test_hosts_get_metrics_without_the_users_move():
+    """Hosts average metrics, and a move is the number of one: it stays in the turn's info alone."""
+    session = Session(make("textenv/clarify"))
+    session.start(0)
+    turn = session.reply("Hm.")
+    assert turn.info["metrics"].keys() - turn.metrics.keys() == {METRIC}
+    assert turn.metrics.items() <= turn.info["metrics"].items()
+    session.close()
 
 
 def test_refused_reply_can_be_retried():

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import textenvs
-from textenvs.env import as_reply
+from textenvs.actions import as_reply
 from textenvs.tool_env import ToolEnv
 from textenvs.users.base import HasUser
 from textenvs.users.manners import NAMES

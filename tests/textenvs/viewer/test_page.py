@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ from textenvs.records import RecordsError, open_run
 from textenvs.records.reader import _of_record
 from textenvs.viewer import Document, write_page
 from textenvs.viewer.branches import Branch, BranchError
+from textenvs.viewer.compare import Side, paired
 from textenvs.viewer.document import _numbers, episode_json
 from textenvs.viewer.page import served_page
 
@@ -244,6 +246,22 @@ def test_comparison_is_paired_by_task(run, tmp_path):
     )
 
 
+def test_comparison_of_episodes_without_success_has_none():
+    rows = {
+        "status": ["completed"],
+        "total_reward": [1.0],
+        "forked_from": [""],
+        "data_source": ["a"],
+        "task_key": ["t"],
+    }
+    first, second = (
+        {("train", 1): Side(n, "train", 1, {**rows, "success": [success]})} for n, success in enumerate((None, True))
+    )
+    (pair,) = paired(first, second)
+    assert set(pair["estimates"]) == {"return"}
+    assert pair["tasks"] == [["a", "t", 1, 1.0, None, 1, 1.0, 1.0]]
+
+
 def test_evaluation_has_its_results(tmp_path):
     for name, policy in (("expert", "expert"), ("random", "careless")):
         words = [
@@ -294,15 +312,48 @@ def test_mistakes_are_named(run, tmp_path, capsys, words, status, message):
     assert message in capsys.readouterr().err
 
 
-def test_scale_handles_many_episodes():
-    """Engines refuse a call with a hundred thousand arguments, such as ``Math.max(...rewards)``."""
+def in_node(program):
+    """Return what a program of the page's functions of data prints, as JSON."""
     if shutil.which("node") is None:
         pytest.skip("there is no node")
     page = "globalThis.location = { search: '' }; globalThis.document = { getElementById: () => null };"
     source = (VIEWER / "frontend" / "src" / "data.js").as_uri()
-    program = f"{page} const {{ largest }} = await import('{source}'); console.log(largest(Array(200000).fill(-2)));"
+    program = f"{page} const data = await import('{source}'); console.log(JSON.stringify({program}));"
     ran = subprocess.run(["node", "--input-type=module", "-e", program], capture_output=True, text=True, timeout=60)
-    assert ran.stdout.strip() == "2", ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_solved_is_of_episodes_that_can_be():
+    rows = "[{success: true}, {success: false}, {success: null}]"
+    assert in_node(f"[data.solved({rows}), data.solved([{{success: null}}]), data.solved([])]") == [50, None, None]
+
+
+def test_advantage_is_the_sum_of_its_parts():
+    """The shown parts, as the learner adds them, with and without a normalization over the batch."""
+    cases = []
+    for scale, reaction, teacher, normed in itertools.product((0.5, 1, 4), (None, -0.25, 2), (None, 0.125), (0, 1)):
+        move, gain, base = reaction or 0.0, 3.0, 1.0
+        own = (gain - base + move) / scale if normed else (gain - base) / scale + move
+        numbers = {"gain": gain, "base": base, "advantage": own + (teacher or 0.0), "normed": bool(normed)}
+        cases.append((scale, {**numbers, "reaction": reaction, "teacher": teacher}))
+    found = in_node(f"{json.dumps([case for _, case in cases])}.map(data.advantageOf)")
+    assert found == [{"difference": 2, "scale": pytest.approx(scale)} for scale, _ in cases]
+    alone = {"gain": 1, "base": 1, "advantage": 0.5, "reaction": 0.5, "teacher": None, "normed": False}
+    assert in_node(f"data.advantageOf({json.dumps(alone)})") == {"difference": 0, "scale": None}
+
+
+def test_moves_of_turns_are_shown(run):
+    episode = next(iter(open_run(run).iteration(1).episodes()))
+    turns = len(episode.turn_rewards)
+    credit = np.array([0.25] * (turns - 1) + [np.nan])
+    shown = episode_json(replace(episode, turn_moves=("reveals",) * turns, reaction_credit=credit))
+    assert (shown["moves"], shown["reaction"]) == (["reveals"] * turns, [0.25] * (turns - 1) + [None])
+
+
+def test_scale_handles_many_episodes():
+    """Engines refuse a call with a hundred thousand arguments, such as ``Math.max(...rewards)``."""
+    assert in_node("data.largest(Array(200000).fill(-2))") == 2
     views = (VIEWER / "frontend" / "src").glob("*.jsx")
     assert not [view.name for view in views if re.search(r"Math.max\(1e-9, \.\.\.", view.read_text())]
 

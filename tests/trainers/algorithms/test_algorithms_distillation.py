@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trainers.algorithms.distillation import DistillSection, distillation_metrics, distilled, log_ratios
 from trainers.algorithms.losses import PPO
+from trainers.learner.top_tokens import top_kl
 
 WORDS, LENGTH = 3, 3
 OFFSETS = np.array([0, LENGTH])
@@ -83,6 +84,30 @@ def test_gradient_is_unbiased_for_reverse_kl(discount: float, held: bool) -> Non
     section = DistillSection(teacher="reference", coef=0.7, discount=discount, clip=None)
     exact = 0.7 * gradient_of(kl_of_states(POLICY, TEACHER, held=held))
     torch.testing.assert_close(expected_gradient(POLICY, TEACHER, section), exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, WORDS])
+def test_kl_of_states_has_exact_gradient(count: int) -> None:
+    """Every visited state has the gradient of its KL, over all tokens and over all but one."""
+    log_t = TEACHER.log_p().detach()
+    ids = POLICY.logits.detach().topk(count).indices
+    total = torch.zeros_like(POLICY.logits)
+    for episode in episodes():
+        visited = [POLICY.number[episode[:t]] for t in range(LENGTH)]
+        own, others = (scores[visited].gather(1, ids[visited]) for scores in (POLICY.log_p(), log_t))
+        batch = {
+            "old_logprobs": POLICY.of(episode).detach(),
+            **{name: torch.zeros(LENGTH, dtype=torch.float64) for name in ("advantages", "trajectory")},
+            **{name: torch.ones(LENGTH, dtype=torch.float64) for name in ("weight", "share")},
+            "teacher_kl": top_kl(own, others, ids[visited]),
+        }
+        section = DistillSection(teacher="reference", coef=0.7, top_k=count)
+        loss, sums = PPO(distill=section).batch_loss(POLICY.of(episode), torch.zeros(LENGTH), batch)
+        assert float(sums["distill_kl"]) == pytest.approx(float(batch["teacher_kl"].detach().sum()))
+        total += POLICY.of(episode).sum().exp().detach() * gradient_of(loss)
+    exact = 0.7 * gradient_of(kl_of_states(POLICY, TEACHER, held=True))
+    gap = float((total - exact).abs().max())
+    assert gap > 0.01 if count == 1 else gap < 1e-12
 
 
 def test_kl_of_states_is_kl_of_episodes() -> None:

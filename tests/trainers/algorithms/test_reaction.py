@@ -208,12 +208,21 @@ def test_agreement_of_tied_returns_counts_nothing() -> None:
     assert fixed.credit(batch, moves_of(tied), result, RNG).tolist() == [2.0, -2.0]
 
 
-def test_first_batch_without_moves_is_refused() -> None:
+@pytest.mark.parametrize("iteration", [0, 7])
+def test_first_batch_without_moves_is_refused(iteration: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a run that resumed with ``reaction_credit``; where a batch has had moves, one without is trained on."""
     config, _ = resolve(["model.device=cpu", "algorithm.reaction_credit.weight=0.5"])
     silent = roots_and_forks([trajectory_of([-1, 0, 0], [1.0]), trajectory_of([-1, 0], [0.0])])
     learner: Any = SimpleNamespace(reference=None, critic=None)
     with pytest.raises(MovesError, match="no scripted user that names its moves.*reward_models.NAME.kind=moves"):
-        Update(config).step(silent, learner, iteration=0)
+        Update(config).step(silent, learner, iteration=iteration)
+    monkeypatch.setattr(Update, "optimize", lambda *_, **__: "optimized")
+    spoken = roots_and_forks([episode(("reveals",), 1.0, "a"), episode(("repeats",), 0.0, "a")])
+    before = Update(config)
+    before.step(spoken, learner, iteration=iteration)
+    resumed = Update(config)
+    resumed.load_state_dict(before.state_dict())
+    assert resumed.step(silent, learner, iteration=iteration + 1) == "optimized"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,10 @@ def dry_run(*argv: str) -> None:
         ("env.val_kwargs.splt=test", r"has no option 'splt'; did you mean split\?.*env.val_kwargs"),
         ("env.val_kwargs.split=dev", "split should be 'train' or 'test'"),
         ("env.id=program_envs:tests/blocking", "use env.backend=thread"),
+        (
+            "env.id=program_envs:tests/unjudged relative_length.tokens=0.1",
+            "relative_length.tokens: needs episodes that end as solved",
+        ),
         ("env.mixture.few.id=program_envs:tests/blocking", r"env\.mixture\.few: .* use env\.backend=thread"),
         ("env.mixture.talk.id=textenv/clarifi", r"env\.mixture\.talk\.id=textenv/clarifi.*Did you mean"),
         (

@@ -305,6 +305,22 @@ def test_verl_reward_model_becomes_classifier(inside, tmp_path):
     assert "reward_model.classifier.path: must be given" in line
 
 
+def test_verl_distillation_is_teachers_advantage(inside):
+    """Its k1 with a policy gradient alone is the same; other losses of it are refused, and off it is nothing."""
+    loss = ["loss_mode=k1", "use_policy_gradient=True", "distillation_loss_coef=0.5", "loss_max_clamp=3"]
+    keys = ["enabled=True", "teacher_models.teacher_model.model_path=model", "n_gpus_per_node=2"]
+    keys = [f"distillation.{word}" for word in [*keys, *(f"distillation_loss.{word}" for word in loss)]]
+    distill = resolve([*WITH_CRITIC, *keys])[0].actor.distill
+    assert (distill.teacher, distill.coef, distill.clip, distill.rewards) == ("model", 0.5, 3.0, True)
+    alone = resolve([*WITH_CRITIC, *keys, "distillation.distillation_loss.use_task_rewards=False"])[0].actor.distill
+    assert (alone.coef, alone.rewards) == (1.0, False)
+    assert resolve([*WITH_CRITIC, *keys, "distillation.enabled=False"])[0].actor.distill.teacher is None
+    (line,) = problems(*WITH_CRITIC, *keys, "distillation.distillation_loss.loss_mode=forward_kl_topk")
+    assert "distillation.distillation_loss.loss_mode: a teacher's log-ratios are advantages here" in line
+    (line,) = problems(*WITH_CRITIC, "distillation.enabled=True")
+    assert "teacher_models.teacher_model.model_path: must be given with distillation.enabled=True" in line
+
+
 # --- the table
 
 

@@ -102,6 +102,22 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
     )
 
 
+#: Of the protocol, what the embedded engine and vLLM's server show by these tests, and SGLang's by those beside them.
+SLOW_WITH_SGLANG = {
+    "test_samples_follow_the_distribution",  # test_logprobs_equal_a_full_forward and test_cuts
+    "test_seeded_requests_are_independent_of_batch",  # test_seeded_requests_with_chunked_prompts
+    "test_64_at_once_of_mixed_lengths",  # test_logprobs_equal_a_full_forward
+    "test_rewritten_session_reuses_the_common_prefix",  # test_sessions_change_only_the_work
+}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as slow what `SLOW_WITH_SGLANG` names."""
+    function, _, parameters = item.name.partition("[")
+    if function in SLOW_WITH_SGLANG and parameters == "sglang]":
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort tests that kill their engine last, so that a server is started once."""

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+import torch
+from chat_styles import tokenizer_of
+from trajectories import trajectory_of, turns_of
 from transformers import PreTrainedModel
 
 from trainers.config.engine import SGLangEngineSection, VLLMEngineSection
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.server import ServerProcess, free_port
+from trainers.engines.teacher import ServedTeacher
 
 #: Timeouts that a busy machine does not exceed; a killed server is noticed at once in any case.
 PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0}
@@ -70,6 +75,21 @@ class RealServer(ABC):
         except Exception as error:
             error.add_note(process.tail())
             raise
+
+
+def check_teacher(url: str, model: PreTrainedModel, context: int) -> None:
+    """Check what a teacher at a server says of tokens; its folder has no tokenizer to compare."""
+    teacher, episodes = ServedTeacher(url, 4), [trajectory_of(turns_of((4, 2), (3, 5), tail=2)), trajectory_of([])]
+    teacher.meet(context - 1, tokenizer_of("chatml"))
+    scores, ids, top = teacher.top_logprobs(episodes)
+    (item, _), where = episodes, episodes[0].actions
+    with torch.no_grad():
+        logits = model(torch.from_numpy(item.token_ids[None].astype(np.int64))).logits[0].float()
+    log_p = logits.log_softmax(-1)[where - 1]
+    np.testing.assert_allclose(scores[0], log_p[np.arange(len(where)), item.token_ids[where]].numpy(), atol=1e-4)
+    np.testing.assert_allclose(top, log_p.topk(4).values.numpy(), atol=1e-4)
+    np.testing.assert_allclose(log_p.gather(1, torch.from_numpy(ids).long()).numpy(), top, atol=1e-4)
+    assert not len(scores[1])
 
 
 _Server = TypeVar("_Server", bound=RealServer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engine_kits import lively_model
+from real_server import check_teacher
 from sglang_server import Server
 from test_conformance import forward, picked
 
@@ -35,6 +37,16 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
             np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
     finally:
         await engine.close()
+
+
+async def test_teacher_scores_given_tokens(sglang: Server, caplog: pytest.LogCaptureFixture) -> None:
+    model = lively_model()
+    engine = await sglang.make(model)
+    try:
+        await asyncio.to_thread(check_teacher, sglang.url, model, sglang.context)
+    finally:
+        await engine.close()
+    assert "is not compared with the policy's" in caplog.text  # the server has no tokenizer
 
 
 async def test_tensor_ignored_by_the_server_is_noticed(sglang: Server) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_kits import SERVED, lively_model
+from real_server import check_teacher
 from some_adapters import adapted, merged
 from test_conformance import forward, picked
 from vllm_server import Server
@@ -87,6 +88,16 @@ async def test_adapters_equal_merged_weights(vllm: Server) -> None:
         await learns(engine, 1, 4)
     finally:
         await engine.close()
+
+
+async def test_teacher_scores_given_tokens(vllm: Server, caplog: pytest.LogCaptureFixture) -> None:
+    model = lively_model(**SERVED)
+    engine = await vllm.make(model)
+    try:
+        await asyncio.to_thread(check_teacher, vllm.url, model, vllm.context)
+    finally:
+        await engine.close()
+    assert "is not compared with the policy's" in caplog.text  # the server has no tokenizer
 
 
 async def test_real_server_sleeps_and_resumes_requests(vllm: Server) -> None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from trajectories import mixed, trajectory_of, turns_of
 
 from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.learner.fsdp import whole
+from trainers.learner.top_tokens import TopTokens
 from trainers.models.tiny import build_model
 from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 VOCAB = 61
+Ids: TypeAlias = NDArray[np.int32]
 
 
 def small_model(family: str = "qwen2", **overrides: Any) -> Any:
@@ -137,6 +140,33 @@ def naive_scores(model: Any, item: Trajectory, temperature: float) -> tuple[torc
         return torch.zeros(0), torch.zeros(0)
     logprobs, entropies = zip(*(scores[at] for at in item.actions), strict=True)
     return torch.stack(logprobs), torch.stack(entropies)
+
+
+def naive_top(model: Any, item: Trajectory, ids: Ids, temperature: float) -> torch.Tensor:
+    """Return the log-probabilities of ``ids`` ``[n, k]`` of each action token's distribution; 0 where below 0."""
+    rows = dict(zip(item.actions.tolist(), torch.from_numpy(ids.astype(np.int64)), strict=True))
+    scores: dict[int, torch.Tensor] = {}
+    starts = np.concatenate([[0], np.cumsum(item.kept_counts)])
+    for part in item.segments():
+        tokens = torch.from_numpy(item.token_ids[part].astype(np.int64))
+        logits = model(input_ids=tokens[None], use_cache=False).logits[0] / temperature
+        for i in np.flatnonzero(item.action_mask[part]):
+            row = logits[i - 1]
+            at = part.start + int(i)
+            if len(item.kept_counts) and item.kept_counts[at]:
+                kept = torch.from_numpy(item.kept_ids[starts[at] : starts[at + 1]].astype(np.int64))
+                row = torch.full_like(row, -1e9).scatter(0, kept, row[kept])
+            scores[at] = torch.where(rows[at] < 0, 0.0, torch.log_softmax(row, -1)[rows[at].clamp(min=0)])
+    return torch.stack([scores[int(at)] for at in item.actions]) if scores else torch.zeros(ids.shape)
+
+
+def top_tokens(states: int, count: int = 5, seed: int = 6) -> TopTokens:
+    """Return a teacher's scores of different tokens of each state; every fourth state has none, others one less."""
+    rng = np.random.default_rng(seed)
+    ids = rng.random((states, VOCAB)).argsort(-1)[:, :count].astype(np.int32)
+    ids[::4], ids[1::4, -1] = -1, -1
+    logprobs = np.log(rng.uniform(0.01, 0.9 / count, ids.shape)).astype(np.float32)
+    return TopTokens(ids, np.where(ids < 0, np.float32(0), logprobs))
 
 
 def naive_observations(model: Any, item: Trajectory) -> torch.Tensor:

@@ -13,12 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, caught_gradients, forks, observed, sections, some_masked_trajectories
+from learner_helpers import VOCAB, caught_gradients, forks, observed, sections, some_masked_trajectories, top_tokens
 from safetensors.torch import save_file
 
 from trainers.learner import Learner
 from trainers.models.tiny import build_model
-from trainers.trajectory import observation_offsets
+from trainers.trajectory import action_offsets, observation_offsets
 
 TRAJECTORIES = observed([*some_masked_trajectories(), *forks(some_masked_trajectories())])
 METRICS = (
@@ -73,6 +73,8 @@ def policy_loss(logprobs, entropy, batch):
     counts = torch.zeros_like(sums).index_add(0, number, torch.ones_like(logprobs))
     mean = (sums / counts.clamp(min=1))[number]
     loss = (batch["a"] * torch.exp(0.1 * logprobs + 0.2 * (mean - mean.detach())) + 0.3 * entropy).sum()
+    if "teacher_kl" in batch:
+        loss = loss + (batch["a"] * batch["teacher_kl"]).sum()
     return loss, {"seen": float(len(logprobs))}
 
 
@@ -86,10 +88,11 @@ def measure(learner, trajectories=TRAJECTORIES):
     numbers = {"a": [rng.normal(size=int(t.action_mask.sum())) for t in trajectories]}
     total = int(observation_offsets(trajectories)[-1])
     observations = rng.random(total) if total else None
+    teacher = top_tokens(int(action_offsets(trajectories)[-1]))
     logprobs, entropies = learner.logprobs(trajectories, entropy=True)
     actor, metrics = caught_gradients(
         learner.actor_optimizer,
-        lambda: learner.update_actor(trajectories, numbers, policy_loss, observations=observations),
+        lambda: learner.update_actor(trajectories, numbers, policy_loss, observations=observations, teacher=teacher),
     )
     result = {
         "logprobs": np.concatenate(logprobs),
@@ -99,7 +102,8 @@ def measure(learner, trajectories=TRAJECTORIES):
         "after": np.concatenate(learner.logprobs(trajectories)),
     }
     if learner.reference is not None:
-        result["reference"] = np.concatenate(learner.logprobs(trajectories, model="reference"))
+        scores = learner.top_logprobs(trajectories, teacher.ids, model="reference")
+        result |= {"reference": np.concatenate(scores.logprobs), "top": scores.top.logprobs}
     if learner.critic is not None:
         critic, metrics = caught_gradients(
             learner.critic_optimizer, lambda: learner.update_critic(trajectories, numbers, value_loss)
@@ -129,7 +133,14 @@ def assert_same(actual, reference, tolerance=1e-6):
         for key, gradient in reference[name].items():
             gap = float((actual[name][key] - gradient).norm())
             assert gap <= tolerance * norm, (name, key, gap / norm)
-    for name, factor in {"logprobs": 10, "entropies": 10, "reference": 10, "after": 100, "values": 100}.items():
+    for name, factor in {
+        "logprobs": 10,
+        "entropies": 10,
+        "reference": 10,
+        "top": 10,
+        "after": 100,
+        "values": 100,
+    }.items():
         if name in reference:
             np.testing.assert_allclose(actual[name], reference[name], atol=factor * tolerance, err_msg=name)
     for name in ("metrics", "value_metrics"):

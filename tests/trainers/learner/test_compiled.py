@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from trainers.config.model import ModelSection
 from trainers.learner import Learner, compiled
 from trainers.learner.attention import _packed
-from trainers.learner.logprobs import token_logprobs
+from trainers.learner.logprobs import top_logprobs
 
 
 def items(lengths, seed=0):
@@ -58,7 +58,9 @@ def make(layers=2, **keys):
     [
         ("aot_eager", {"share_prefixes": False, "enable_gradient_checkpointing": True}),
         ("eager", {"use_remove_padding": True, "enable_gradient_checkpointing": True, "lora_rank": 2}),
-        ("eager", {"fsdp": "always", "enable_gradient_checkpointing": True}),
+        pytest.param(  # test_two_compiled_ranks_are_one has FSDP2, and the cases above have checkpointing
+            "eager", {"fsdp": "always", "enable_gradient_checkpointing": True}, marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )
@@ -108,8 +110,8 @@ def test_packed_block_is_one_graph():
         block(query, keys, starts, 6)
 
 
-@pytest.mark.parametrize("unused", [None, [9, 10]])
-def test_compiled_head_is_the_plain_one(monkeypatch, unused):
+@pytest.mark.parametrize(("unused", "top"), [(None, None), ([9, 10], 3)])
+def test_compiled_head_is_the_plain_one(monkeypatch, unused, top):
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 9, (13,), generator=generator)
@@ -121,9 +123,10 @@ def test_compiled_head_is_the_plain_one(monkeypatch, unused):
             torch.randn(n, 6, generator=torch.Generator().manual_seed(n), requires_grad=True) for n in (13, 11)
         )
         options = {"temperature": 0.7, "chunk_size": 5, "unused": left_out, "compiles": choice}
-        logprobs, entropy = token_logprobs(hidden, weight, targets, **options)
-        (scales[0] * logprobs + scales[1] * entropy).sum().backward()
-        results.append([logprobs.detach(), entropy.detach(), hidden.grad, weight.grad])
+        logprobs, entropy, _, chosen = top_logprobs(hidden, weight, targets, top, **options)
+        chosen = torch.zeros(()) if chosen is None else chosen
+        ((scales[0] * logprobs + scales[1] * entropy).sum() + chosen.square().sum()).backward()
+        results.append([logprobs.detach(), entropy.detach(), chosen.detach(), hidden.grad, weight.grad])
     for plain, other in zip(*results, strict=True):
         torch.testing.assert_close(other, plain, rtol=1e-6, atol=1e-6)
 

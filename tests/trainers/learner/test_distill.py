@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from chat_styles import tokenizer_of
-from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories
+from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories, some_trajectories
 from ppo_runs import episodes_of, in_process, training_of
 
 from textenvs.privileged import Privilege
@@ -23,13 +23,14 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.command_line import resolve
 from trainers.learner import Learner
+from trainers.learner.learner import Scorer
 from trainers.learner.teachers import as_taught
 from trainers.models.policy import Policy
 from trainers.models.shape import shape_of_model
 from trainers.models.tiny import build_model, save
 from trainers.rollout.batch import BatchEpisode
 from trainers.trajectory import Trajectory, action_offsets
-from trainers.update import Update
+from trainers.update import Update, has_gradient
 
 TEMPERATURE = 0.7
 
@@ -55,18 +56,18 @@ def taught(items: list[Trajectory], seed: int = 4) -> list[Trajectory]:
 ITEMS = taught(some_masked_trajectories())
 
 
-@pytest.mark.parametrize("model", ["actor", "reference"])
-def test_teachers_score_tokens_in_their_own_contexts(model: str, tmp_path: Path) -> None:
+def test_teachers_score_tokens_in_their_own_contexts(tmp_path: Path) -> None:
     """By the model's own logits, one context at a time; a teacher in a folder is not saved."""
-    save(tmp_path / "teacher", small_model(layers=1, seed=8), _Tokenizer())
-    learner = Learner(
-        small_model(layers=1), reference=True, teacher=tmp_path / "teacher", temperature=TEMPERATURE, chunk_size=7
-    )
+    own, other = small_model(layers=1), small_model(layers=1, seed=8)
+    save(tmp_path / "teacher", other, _Tokenizer())
+    learner = Learner(own, reference=True, teacher=tmp_path / "teacher", temperature=TEMPERATURE, chunk_size=7)
     items = [as_taught(item) for item in ITEMS]
-    with torch.no_grad():
-        expected = [naive_scores(small_model(layers=1), item, TEMPERATURE)[0] for item in items]
-    for got, scores in zip(learner.logprobs(items, model=model), expected, strict=True):  # type: ignore[call-overload]
-        np.testing.assert_allclose(got, scores.numpy(), atol=2e-5)
+    models: dict[Scorer, Any] = {"actor": own, "reference": own, "teacher": other}
+    for name, model in models.items():
+        for item, got in zip(items, learner.logprobs(items, model=name), strict=True):
+            with torch.no_grad():
+                expected = naive_scores(model, item, TEMPERATURE)[0].numpy()
+            np.testing.assert_allclose(got, expected, atol=2e-5)
     learner.save(tmp_path / "saved")
     assert "teacher" not in (tmp_path / "saved" / "learner.json").read_text()
 
@@ -82,14 +83,14 @@ def test_teacher_of_another_vocabulary(tmp_path: Path) -> None:
     save(tmp_path / "teacher", build_model(VOCAB + 4, **sizes), _Tokenizer())
     learner = Learner(small_model(layers=1), teacher=tmp_path / "teacher")
     item = ITEMS[1]
-    logits = build_model(VOCAB + 4, **sizes)(input_ids=torch.from_numpy(item.token_ids[None].astype(np.int64))).logits
+    model = build_model(VOCAB + 4, **sizes)
+    logits = model(input_ids=torch.from_numpy(item.token_ids[None].astype(np.int64))).logits
     assert logits.shape[-1] == VOCAB + 4
     (got,) = learner.logprobs([replace(item, segment_starts=item.segment_starts)], model="teacher")
     ids = torch.arange(VOCAB + 4) < VOCAB
     scores = []
     for part in item.segments():
         tokens = torch.from_numpy(item.token_ids[part].astype(np.int64))
-        model = build_model(VOCAB + 4, **sizes)
         with torch.no_grad():
             own = model(input_ids=tokens[None]).logits[0].masked_fill(~ids, -torch.inf).log_softmax(-1)
         scores += [(item.turn_id[part][i], i, own[i - 1, tokens[i]]) for i in np.flatnonzero(item.action_mask[part])]
@@ -128,6 +129,11 @@ def test_advantages_are_added_or_replaced(rewards: bool) -> None:
             ["actor.distill.teacher=reference", "actor.policy_loss=gspo", "algorithm.adv_estimator=grpo"],
             "gives each token an advantage of its own",
         ),
+        (["actor.distill.top_k=4"], r"actor.distill.top_k: has no effect without actor.distill.teacher"),
+        *(
+            (["actor.distill.teacher=reference", "actor.distill.top_k=4", f"actor.distill.{word}"], "has no effect")
+            for word in ("clip=3", "discount=1")
+        ),
         (
             ["actor.distill.teacher=policy", "actor.distill.context=goal", "env.train_side=both"],
             "actor.distill.context: does not go with env.train_side=both",
@@ -157,14 +163,18 @@ CLARIFY = ("env.id=textenv/clarify", "engine.max_context=512", "trainer.total_it
 
 
 def test_policy_teaches_itself(tmp_path: Path) -> None:
-    """No token of the goal is in the policy's tokens; advantages are there although all rewards are left out."""
+    """No token of the goal is in the policy's tokens; there is a gradient although all rewards are left out."""
     words = ("actor.distill.teacher=policy", "actor.distill.context=goal", "actor.distill.rewards=false")
+    words = (*words, "actor.distill.top_k=4")
     folder = f"trainer.rollout_data_dir={tmp_path}/episodes"
     run = in_process(tmp_path / "run", *CLARIFY, *words, "algorithm.adv_estimator=turn_grpo", folder)
     (row,) = training_of(tmp_path / "run")
     assert row["actor/teacher_share"] == 1.0
     assert np.isfinite(row["actor/teacher_kl"])
+    assert row["actor/advantage_abs_max"] == 0
     assert row["actor/grad_norm"] > 0
+    assert row["actor/distill_kl"] > 0
+    assert 0 < row["actor/distill_mass"] < 1
     episodes = episodes_of(tmp_path / "episodes")
     assert episodes
     for item in episodes:
@@ -209,6 +219,57 @@ def test_update_asks_the_teacher(context: str, tmp_path: Path) -> None:
     assert forward.teacher is not None
     np.testing.assert_allclose(forward.teacher, np.concatenate(expected), atol=1e-4)
     assert 0 < forward.metrics["actor/teacher_share"] <= 1
+
+
+@pytest.mark.parametrize("context", ["none", "goal"])
+def test_update_compares_each_state_with_the_teacher(context: str, tmp_path: Path) -> None:
+    """The policy's tokens are scored in the teacher's contexts; a turn without one has no tokens."""
+    learner = Learner(small_model(layers=1), reference=True, temperature=TEMPERATURE)
+    config, _ = resolve(
+        ["actor.distill.teacher=reference", f"actor.distill.context={context}", "actor.distill.top_k=3"]
+    )
+    batch = [BatchEpisode(item, item) for item in ITEMS]
+    forward = Update(config).forward(batch, learner)
+    own, shown = learner.top_logprobs(ITEMS, 3).top, ITEMS if context == "none" else [as_taught(i) for i in ITEMS]
+    taught = np.concatenate([item.teacher_shared[item.turn_id[item.actions]] >= 0 for item in ITEMS])
+    taught |= context == "none"
+    assert forward.teacher is not None
+    assert forward.teacher_top is not None
+    assert not forward.teacher.any()
+    assert (forward.teacher_top.ids == np.where(taught[:, None], own.ids, -1)).all()
+    expected, offsets = learner.top_logprobs(shown, own.ids, model="reference").top, action_offsets(ITEMS)
+    np.testing.assert_array_equal(forward.teacher_top.logprobs, np.where(taught[:, None], expected.logprobs, 0))
+    assert forward.metrics["actor/distill_mass"] == pytest.approx(own.mass()[taught].mean())
+    assert "actor/teacher_clipped" not in forward.metrics
+    # The policy is the reference still: without another context it has nothing to learn from it.
+    distance = np.abs(np.where(taught[:, None], own.logprobs - expected.logprobs, 0)).max()
+    assert distance < 1e-5 if context == "none" else distance > 0.01
+    assert has_gradient(config.actor, np.zeros(len(taught)), taught, offsets).all()
+
+
+def test_policy_scores_tokens_of_a_server() -> None:
+    """Ids that it never samples are left out; a context that the server refused has no tokens."""
+    items, learner = some_trajectories(), Learner(small_model(layers=1), unused_token_ids=[VOCAB - 1])
+    items = [item for item in items if not (item.token_ids[item.actions] == VOCAB - 1).any()]
+    config, _ = resolve(["actor.distill.teacher=http://here", "actor.distill.top_k=4", "rollout.temperature=1"])
+    count, places = int(action_offsets(items)[-1]), np.cumsum([len(item.actions) for item in items])[:-1]
+    ids = np.tile(np.array([3, VOCAB - 1, VOCAB + 5, 8], np.int32), (count, 1))
+    logprobs = -np.arange(4.0 * count, dtype=np.float32).reshape(count, 4) / 100
+    scores = np.full(count, -1.0, np.float32)
+    scores[:3] = np.nan
+
+    class Served:
+        def top_logprobs(self, shown: Any) -> Any:
+            assert shown == items
+            return np.split(scores, places), ids, logprobs
+
+    update: Any = Update(config)
+    update.served_teacher = Served()
+    top = update.forward([BatchEpisode(item, item) for item in items], learner).teacher_top
+    assert (top.ids[:3] == -1).all()
+    assert (top.ids[3:] == [3, -1, -1, 8]).all()
+    np.testing.assert_array_equal(top.logprobs[3:][:, [0, 3]], logprobs[3:][:, [0, 3]])
+    assert not top.logprobs[:, 1:3].any()
 
 
 def test_plan_counts_the_teacher() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from learner_helpers import sections, small_model, some_masked_trajectories
+from learner_helpers import sections, small_model, some_masked_trajectories, top_tokens
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -70,13 +70,15 @@ def fake(monkeypatch):
 )
 def test_layouts_never_wait_for_device(fake, keys):
     numbers = {"weight": np.ones(COUNT, np.float32)}
-    fake(
-        lambda made: made.update_actor(TRAJECTORIES, numbers, mixed, record=["token_logprobs", "token_entropy"]), **keys
-    )
+    options = {"record": ["token_logprobs", "token_entropy"], "teacher": top_tokens(COUNT)}
+    fake(lambda made: made.update_actor(TRAJECTORIES, numbers, mixed, **options), **keys)
 
 
 def mixed(logprobs, entropy, batch):
-    return (batch["weight"] * (logprobs + entropy)).sum(), {"a": logprobs.detach().sum(), "b": 2.0}
+    return (batch["weight"] * (logprobs + entropy + batch["teacher_kl"])).sum(), {
+        "a": logprobs.detach().sum(),
+        "b": 2.0,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))

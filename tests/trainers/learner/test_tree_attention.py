@@ -33,7 +33,13 @@ def _launched(dtype, heads, key_heads, dim):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
-@pytest.mark.parametrize(("capability", "product"), [(80, "mma.sync"), (90, "wgmma")])
+@pytest.mark.parametrize(
+    ("capability", "product"),
+    [
+        pytest.param(80, "mma.sync", marks=pytest.mark.slow),  # the same kernels are compiled for the other one
+        (90, "wgmma"),
+    ],
+)
 def test_kernels_compile_for_a_gpu(tmp_path, capability, product):
     with compiled_kernels(module, KERNELS, tmp_path, capability) as compiled:
         _launched(torch.bfloat16, 14, 2, 64)  # Qwen2.5-0.5B

@@ -335,7 +335,7 @@ def test_groups_without_difference_are_replaced_or_stop_run() -> None:
     (batch,) = run_simulated(collect(engine_of(script), tasks=None, n=4, filter_zero_variance=True))
     assert all(len({t.total_reward for t in group}) == 2 for group in batch.groups)
     assert all(int(group[0].task_key) % 3 == 0 for group in batch.groups)
-    assert batch.stats["groups_dropped_zero_variance"] >= 4
+    assert batch.stats["groups_dropped_zero_variance"] == batch.stats["groups_zero_variance_solved"] >= 4
     with pytest.raises(FilterExhaustedError, match="10 groups in a row"):
         run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
 

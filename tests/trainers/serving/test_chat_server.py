@@ -125,7 +125,13 @@ def test_model_that_cannot_be_served_fails_episode(tmp_path: Path) -> None:
     assert (truncated, info["stop"], info["failed"]) == (True, "user_failed", True)
 
 
-@pytest.mark.parametrize("kind", ["inline", "process"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("inline", marks=pytest.mark.slow),  # test_folder_is_user_served_once_and_repeatable is in process
+        "process",
+    ],
+)
 async def test_run_environments_reach_folder_user(folder: Path, kind: str) -> None:
     model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 900}
     kwargs = {"user": model, "ambiguous": 1.0, "max_assistant_turns": 1}

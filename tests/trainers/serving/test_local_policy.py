@@ -50,6 +50,18 @@ async def test_seed_decides_replies_and_prompts_are_exact(folder: Path) -> None:
         await policy.aclose()
 
 
+async def test_other_sampling_shares_the_model(folder: Path) -> None:
+    policy = LocalPolicy(str(folder), max_response_length=12)
+    try:
+        longer = policy.with_sampling(temperature=0.0, max_response_length=20)
+        assert longer._policy.engine is policy._policy.engine
+        first, other = [await talk(longer, seed, turns=1) for seed in (0, 1)]
+        assert first == other, "greedy replies do not depend on the seed"
+        assert (await talk(policy, 0, turns=1))[0][2] <= 12 < first[0][2] <= 20
+    finally:
+        await policy.aclose()
+
+
 async def test_conversation_that_outgrows_model_says_so(folder: Path) -> None:
     policy = LocalPolicy(str(folder), max_response_length=500)
     try:

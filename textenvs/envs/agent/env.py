@@ -60,7 +60,9 @@ class Agent(ExternalEnv[AgentState]):
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
     ``/v1/rewards`` (on the turn that was answered last; with a scorer, only if ``posts``), and what ``scorer`` returns.
     With ``roles``, what is returned is by role, and a post may name one: it is on that role's last turn. A program that
-    dies, hangs or gives no reward fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
+    dies, hangs or gives no reward ends the episode as ``"program_error"``, with its last words in ``info["reason"]``:
+    the policy may be the cause, so the episode counts (:class:`~textenvs.envs.agent.episode.Episode`). Before the
+    policy's first reply, ``reset`` raises ``EnvironmentFailure``.
 
     A fork or a restored environment runs the program again with the same replies; where it then calls with other
     messages, the step fails.
@@ -104,7 +106,8 @@ class Agent(ExternalEnv[AgentState]):
             ``roles``, of the first one alone) from which an episode ends as ``"solved"``, and not as ``"done"``.
         timeout: Seconds that the program may take between two calls of the model.
         max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the program.
-        max_contexts: Fail an episode whose program begins more conversations; ``None`` for no limit.
+        max_contexts: End an episode whose program begins more conversations, as ``"program_error"``; ``None`` for no
+            limit.
         **options: ``max_user_turns``, ``render_mode``.
 
     Raises:

@@ -33,6 +33,9 @@ from ...tools.toolbox import ToolResult
 from ...turn import LARGEST, EpisodeMessages
 from .program import Program, ProgramError, last_words
 
+#: The stop of an episode whose program failed after a reply of the policy's.
+PROGRAM_ERROR = "program_error"
+
 #: Seconds for a program to end, and to post its last rewards, after a call is refused at the limit of turns.
 _GRACE_S = 10.0
 
@@ -80,8 +83,19 @@ def _run_by_the_program() -> None:
     raise RuntimeError("tools of a program are run by the program")
 
 
+class ProgramFault(Exception):
+    """A fault of a program, in words: its end without success, its silence, its calls or its rewards."""
+
+
 class Episode:
-    """A program under way, which waits for the policy in its call of the model."""
+    """A program under way, which waits for the policy in its call of the model.
+
+    A program that fails before the policy's first reply says nothing about the policy: ``EnvironmentFailure``. From
+    that reply on, the policy may be the cause: a tool can kill its program, a text can break it, a command can make it
+    wait. The episode then terminates as :data:`PROGRAM_ERROR`, with what was earned and what a scorer gives. Were it a
+    failure or truncated, a policy that is losing could have its episode left out, or be credited with a future. A
+    function may raise ``EnvironmentFailure`` itself, where it knows that a service of its own is the cause.
+    """
 
     def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
         self._task, self._settings = task, settings
@@ -93,23 +107,26 @@ class Episode:
             self._program = start(server.url, self._channel)
         except ProgramError as error:
             server.close(self._channel.key)
-            raise self._failure(str(error)) from error
+            raise EnvironmentFailure("tool_failed", str(self._fault(str(error)))) from error
         # Forks are seldom closed.
         self._end = weakref.finalize(self, _close, self._channel.key, self._program)
         self._end.atexit = False
         self._turns = self._calls = 0
         self._roles: list[str] = []  # whose each turn was
         self._posted: list[_Payment] = []
+        self._unpaid: list[_Payment] = []  # those of ``_posted`` that no turn has paid
         self._conversations = Conversations()
         try:
             observation = self._next()
             if isinstance(observation, Ended):
-                raise self._failure("the program ended before it called the model")
+                raise self._fault("the program ended before it called the model")
             self._take(observation)
             self.opening = self._conversations.begin(observation, self._shown(observation))
             self._episode = EpisodeMessages.begin(observation.call.messages)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, ProgramFault):
+                raise EnvironmentFailure("tool_failed", str(error)) from error
             raise
 
     @property
@@ -130,6 +147,13 @@ class Episode:
         reply = self._read(message)
         self._turns += 1
         self._roles.append(self.role)
+        try:
+            return self._answered(message, reply)
+        except ProgramFault as fault:
+            return self._broken(fault, (*self._episode.messages, reply.message))
+
+    def _answered(self, message: Message, reply: ModelReply) -> Answer:
+        """Give the program its reply, and return what it does then; ProgramFault."""
         self._channel.answer(reply)
         following = self._next()
         ended = isinstance(following, Ended)
@@ -139,8 +163,7 @@ class Episode:
             # The next call may be parallel to the one that was answered, whose reward is then not posted yet. With a
             # scorer, the program stands still, because it would change the files that are judged.
             self._channel.refuse_calls(min(self._settings.timeout, _GRACE_S))
-        posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=ended or spent)]
-        self._posted += posted
+        posted = self._take_posted(last=ended or spent)
         messages = (*self._episode.messages, reply.message)
         if isinstance(following, Ended):
             return self._last(following.result, posted, messages)
@@ -151,6 +174,12 @@ class Episode:
         score = self._score(messages) if spent and self._settings.scorer is not None else []
         return Answer(**turn, **self._paid([*posted, *score]))
 
+    def _take_posted(self, *, last: bool) -> list[_Payment]:
+        posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=last)]
+        self._posted += posted
+        self._unpaid += posted
+        return posted
+
     # ------------------------------------------------------------------ calls
 
     def _next(self) -> Observation | Ended:
@@ -159,16 +188,18 @@ class Episode:
         try:
             following = self._channel.observe(timeout)
         except TooManyContexts as problem:
-            raise self._failure(
+            raise self._fault(
                 f"a call extends none of its conversations, and it may begin {self._settings.max_contexts}; raise the "
                 f"option max_contexts, or leave it out for no limit. The call differs from the last one: {problem}"
             ) from problem
         if following is None:
-            raise self._failure(
+            raise self._fault(
                 f"the program neither called the model nor ended within {timeout:g} s (the option timeout)"
             )
+        if isinstance(following, Ended) and isinstance(following.error, EnvironmentFailure):
+            raise following.error  # the program's own word that the policy is not the cause
         if isinstance(following, Ended) and following.error is not None:
-            raise self._failure(last_words(following.error)) from following.error
+            raise self._fault(last_words(following.error)) from following.error
         return following
 
     def _take(self, observation: Observation) -> None:
@@ -178,7 +209,7 @@ class Episode:
             text = json.dumps(call.tools)
             self.format = format_of(self._settings.call_format, text)
         except (TypeError, ValueError) as error:
-            raise self._failure(f"its tools cannot be offered: {error}") from error
+            raise self._fault(f"its tools cannot be offered: {error}") from error
         self._call, self.tools = call, text
 
     def _shown(self, observation: Observation) -> Messages:
@@ -258,7 +289,7 @@ class Episode:
             final += self._score(messages)
         judges = result is not None or self._settings.scorer is not None
         if not judges and not self._posted:
-            raise self._failure(
+            raise self._fault(
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
         turns = self._turns_of(self._settings.roles[0] if self._settings.roles else "")
@@ -266,6 +297,17 @@ class Episode:
         worth = fsum(value for payment in payments if payment.turn in places for value in payment.terms.values())
         solved = bool(turns) and worth >= self._settings.success - 1e-9
         return Answer(terminated=True, stop="solved" if solved else "done", **self._paid([*posted, *final]))
+
+    def _broken(self, fault: ProgramFault, messages: Messages) -> Answer:
+        """Return the last turn of a program that failed: it pays what was posted, and what the scorer returns."""
+        end: dict[str, Any] = {"terminated": True, "stop": PROGRAM_ERROR}
+        self._take_posted(last=True)
+        try:
+            final = [] if self._settings.scorer is None else self._score(messages)
+            return Answer(**end, **self._paid([*self._unpaid, *final]), reason=str(fault))
+        except ProgramFault as other:  # rewards that cannot be added up, files that cannot be read
+            reasons = dict.fromkeys((str(fault), str(other)))
+            return Answer(**end, terms={"reward": 0.0}, reason="; ".join(reasons))
 
     def _paid(self, payments: list[_Payment]) -> dict[str, Any]:
         """Return the arguments ``terms`` and ``earlier`` of the turn that pays these."""
@@ -276,25 +318,33 @@ class Episode:
             for name, value in _sum(listed).items():
                 if abs(value) > LARGEST:
                     most = max(listed, key=lambda payment: abs(payment.terms.get(name, 0.0)))
-                    raise self._failure(
+                    raise self._fault(
                         f"its rewards {quoted(name, 60)} add up to {value:g}, and may add up to {LARGEST:g}; scale "
                         f"them ({most.source} {most.terms[name]:g} for turn {most.turn})"
                     )
         sums = {turn: _sum(listed) for turn, listed in turns.items()}
         own = sums.pop(self._turns - 1, {})
+        self._unpaid = []
         return {"terms": own, "earlier": sums}
 
     def _score(self, messages: Messages) -> list[_Payment]:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
-            result = scorer(self._task, messages, self._program.files())
+            files = self._program.files()
+        except OSError as error:  # the policy's commands may have left too much
+            raise self._fault(f"its files cannot be given to the scorer: {error}") from error
+        try:
+            result = scorer(self._task, messages, files)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
         except (Exception, SystemExit) as error:
             reason = f"{self._settings.name}: the scorer raised {type(error).__name__}: {excerpt(str(error))}"
             raise EnvironmentFailure("judge_failed", reason) from error
-        return self._rewards(result, "the scorer returned")
+        try:
+            return self._rewards(result, "the scorer returned")
+        except ProgramFault as problem:
+            raise EnvironmentFailure("judge_failed", str(problem)) from problem
 
     def _rewards(self, result: Any, source: str) -> list[_Payment]:
         """Return the reward of each turn, or of the last one alone; of several roles, by role."""
@@ -302,7 +352,7 @@ class Episode:
         if not roles or isinstance(result, (list, tuple)):
             return self._of_turns(result, source, range(self._turns))
         if not isinstance(result, Mapping) or not result or not all(name in roles for name in result):
-            raise self._failure(
+            raise self._fault(
                 f"{source} {quoted(result, 80)}; with the option roles, rewards are by role, as in "
                 f"{{'{roles[0]}': 1.0}} (of {', '.join(roles)}), or a list with one for each reply of the model"
             )
@@ -317,10 +367,10 @@ class Episode:
         if not isinstance(result, (list, tuple)):
             terms = self._terms(result, source)
             if not turns and any(terms.values()):
-                raise self._failure(f"{source} {quoted(result, 80)}, and it had no turn")
+                raise self._fault(f"{source} {quoted(result, 80)}, and it had no turn")
             return [_Payment(turn, terms, source) for turn in turns[-1:]]
         if len(result) != len(turns):
-            raise self._failure(
+            raise self._fault(
                 f"{source} {plural(len(result), 'reward')}, and there were {plural(len(turns), 'turn')}: a list has "
                 "one for each reply of the model"
             )
@@ -336,14 +386,14 @@ class Episode:
         if isinstance(result, (bool, np.bool_, Real)):
             result = {"reward": result}
         if not isinstance(result, Mapping):
-            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers")
+            raise self._fault(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers")
         try:
             return read_terms({name: _plain(value) for name, value in result.items()})
         except (RequestError, OverflowError, TypeError, ValueError) as problem:
-            raise self._failure(f"{where} {quoted(result, 80)}: {problem}") from problem
+            raise self._fault(f"{where} {quoted(result, 80)}: {problem}") from problem
 
-    def _failure(self, reason: str) -> EnvironmentFailure:
-        return EnvironmentFailure("tool_failed", f"{self._settings.name}: {reason}")
+    def _fault(self, reason: str) -> ProgramFault:
+        return ProgramFault(f"{self._settings.name}: {reason}")
 
 
 async def _awaited(value: Any) -> Any:

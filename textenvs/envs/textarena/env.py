@@ -63,7 +63,8 @@ class TextArena(TextEnv[TextArenaState]):
 
     With ``opponent="self"``, the caller of ``step`` plays both: the roles ``player-0`` and ``player-1``, each in its
     own conversation. The last step pays both, the player that did not make the last move by ``info["earlier"]``; an
-    invalid move that ends the game costs its player, and earns the other what the game says.
+    invalid move that ends the game costs its player, and earns the other what the game says. No such episode counts as
+    solved or as not solved.
 
     The running game is no part of the state: the state has the moves, and a game is replayed from its seed unless
     the cached one is at the same point (after ``restore``, in a fork, in another process).
@@ -130,6 +131,7 @@ class TextArena(TextEnv[TextArenaState]):
             if seat:
                 raise ValueError(f'opponent="self" plays both seats: leave out seat={seat!r}')
             self.roles = ("player-0", "player-1")
+            self.has_success = False  # one of the two wins, whatever was learned
         super().__init__(tasks, **env_options)
         self.seat, self.forfeit, self.opponent = seat, forfeit, opponent or "strong"
         self._players = players_of(game)

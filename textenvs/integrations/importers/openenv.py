@@ -74,6 +74,8 @@ class OpenEnv(ExternalEnv[ExternalState]):
         super().__init__(Seeds(f"openenv/{name}", seed, split), **options)
         self.action_field = _field(action, action_field, self.url)
         self.takes_messages = "message" in action.get("properties", {})
+        # Other servers than ours say that an episode is over, and not why.
+        self.has_success = "info" in dict(schema.get("observation") or {}).get("properties", {})
         self.observation_field = observation_field
         self.reset_arguments = dict(reset or {})
         self.send_thinking = send_thinking

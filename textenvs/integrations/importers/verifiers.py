@@ -68,6 +68,8 @@ class Verifiers(ExternalEnv[ExternalState]):
         ImportError: verifiers is not installed.
     """
 
+    has_success = False  # verifiers says why a rollout stopped, and not whether that was a success
+
     @checked
     def __init__(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import registry
-from ...env import as_reply
+from ...actions import as_reply
 from ...messages import Message, Messages, read_message, text_of
 from ..session import Session, text_of_all
 

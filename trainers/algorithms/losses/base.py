@@ -130,7 +130,7 @@ class PolicyLoss(ActorSection):
     def batch_loss(
         self, logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor], *, record: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a micro-batch, with its entropy bonus and KL, and sums; see ``Learner.update_actor``.
+        """Return the loss of a micro-batch, with its entropy bonus and KLs, and sums; see ``Learner.update_actor``.
 
         With ``record``, the loss's own numbers of each token are among its sums, as ``token_<name>``.
         """
@@ -148,6 +148,9 @@ class PolicyLoss(ActorSection):
             kl = kl_estimate(logprobs, batch["ref_logprobs"], self.kl_loss_type)
             per_token = per_token + self.kl_loss_coef * kl
             sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        if self.distill.top_k:
+            per_token = per_token + self.distill.coef * batch["teacher_kl"]
+            sums["distill_kl"] = (batch["share"] * batch["teacher_kl"].detach()).sum()
         if record:
             of_tokens = {"ratio": surrogate.stats["ratio"], "clipped": surrogate.stats["clipped"], "loss": per_token}
             sums |= {f"token_{name}": value.detach() for name, value in of_tokens.items()}

@@ -24,6 +24,7 @@ _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."
 _MODEL = "actor_rollout_ref.model."
 _CORRECTION = "algorithm.rollout_correction."
+_DISTILLATION = "distillation."
 _BATCH, _PROMPT, _RESPONSE = "data.train_batch_size", "data.max_prompt_length", "data.max_response_length"
 _MINI = f"{_ACTOR}ppo_mini_batch_size"
 _PARALLEL = "ulysses_sequence_parallel_size"
@@ -383,6 +384,29 @@ def _reward_pool(settings: VerlSettings) -> Results:
                 settings.refuse(key, f"must be given with {section}enable_resource_pool=True")
         names = ("enable_resource_pool", *(("n_gpus_per_node", "nnodes") if own else ()))
         yield from settings.passed({f"{section}{name}": f"reward_model.{name}" for name in names})
+
+
+def _distillation(settings: VerlSettings) -> Results:
+    """Set the teacher: of verl's losses, the one whose log-ratios are advantages."""
+    loss = f"{_DISTILLATION}distillation_loss."
+    if settings.value(f"{_DISTILLATION}enabled") is not True:
+        return
+    names = (f"{_DISTILLATION}teacher_models.teacher_model.model_path", f"{_DISTILLATION}teacher_model.model_path")
+    if (teacher := settings.first(*names)) is None:
+        settings.stop(names[0], "must be given with distillation.enabled=True")
+    mode, gradient = f"{loss}loss_mode", f"{loss}use_policy_gradient"
+    if settings.value(mode) != "k1" or settings.value(gradient) is not True:
+        text = "a teacher's log-ratios are advantages here: write k1, with use_policy_gradient=True; or, for the KL"
+        settings.stop(mode, f"{text} of each state in the loss, actor.distill instead of distillation")
+    yield "actor.distill.teacher", settings.value(teacher), (teacher, f"{_DISTILLATION}enabled", mode, gradient)
+    rewards, coef, clamp = (
+        f"{loss}{name}" for name in ("use_task_rewards", "distillation_loss_coef", "loss_max_clamp")
+    )
+    beside = settings.value(rewards) is not False
+    yield "actor.distill.rewards", beside, (rewards,)
+    if beside and settings.has(coef):
+        yield "actor.distill.coef", settings.value(coef), (coef,)
+    yield "actor.distill.clip", settings.value(clamp), (clamp,)
 
 
 # --- models, engines, machines

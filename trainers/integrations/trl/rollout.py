@@ -34,7 +34,7 @@ from ...rollout.play import Episode, Player
 from ...rollout.recorded import context_of
 from ...rollout.renderer import Renderer
 from ...rollout.seeds import derive_seed
-from ...trajectory import Trajectory
+from ...trajectory import SOLVED, Trajectory
 from ..context_rows import context_rows, has_failed
 from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
 from .rows import columns_of, outcome_of, tokens_of
@@ -402,6 +402,7 @@ def textenv_reward(
     episode_id: Sequence[str],
     terms: Sequence[Sequence[Mapping[str, float]]] = (),
     stop: Sequence[str | None] = (),
+    has_success: Sequence[bool] = (),
     log_metric: LogMetric | None = None,
     **_: Any,
 ) -> list[float | None]:
@@ -417,8 +418,9 @@ def textenv_reward(
         log_metric("episodes/turns", sum(map(len, turn_rewards)) / len(fine))
         if any(fine):
             log_terms(log_metric, [row for row, good in zip(terms, fine, strict=False) if good])
-            why = Counter(reason for reason, good in zip(stop, fine, strict=False) if good)
-            log_metric("episodes/solved", why["solved"] / sum(fine))
+            rows = zip(stop, fine, has_success, strict=False)
+            if ends := [reason for reason, good, can_succeed in rows if good and can_succeed]:
+                log_metric("episodes/solved", ends.count(SOLVED) / len(ends))
     return [None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)]
 
 

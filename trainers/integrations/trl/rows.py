@@ -30,6 +30,7 @@ def outcome_of(row: ContextRow) -> dict[str, Any]:
         "turn_rewards": t.turn_rewards.tolist(),
         "terms": [dict(terms) for terms in t.turn_terms],
         "stop": t.stop,
+        "has_success": t.has_success,
         "status": str(t.status),
         "terminated": t.terminated,
         "truncated": t.truncated,

@@ -7,7 +7,7 @@ a fault that learns nothing. Thresholds without a derivation are multiples of wh
 """
 
 from ..diagnosis import Check
-from .environments import dead_environments, slow_environments
+from .environments import broken_programs, dead_environments, slow_environments
 from .policy import cut_replies, entropy, frozen, gradient, kl, length, mismatch, staleness, template
 from .rewards import expert, held_out, learns_nothing, no_signal, null_policy, reward_falls
 from .signals import observation_loss, reaction_credit, teacher
@@ -30,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     reaction_credit,
     teacher,
     dead_environments,
+    broken_programs,
     slow_environments,
     frozen,
     reward_falls,

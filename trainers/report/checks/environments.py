@@ -40,6 +40,27 @@ def dead_environments(history: History) -> Symptom | None:
     )
 
 
+@check("broken programs", "rollout/cause_completed_program_error")
+def broken_programs(history: History) -> Symptom | None:
+    """Detect that the programs of ``textenv/agent`` end by errors, in more than a tenth of the episodes.
+
+    By the lower end of the 99 % interval over 3 iterations. Such episodes count, with what they had earned
+    (:mod:`textenvs.envs.agent.episode`): else a policy that breaks its program would drop the episodes that it loses.
+    So a mistake of the program, or of what it needs, is learned from as well, and does not stop the run.
+    """
+    broken = history.latest_sum("rollout/cause_completed_program_error", 3)
+    total = sum(history.latest_sum(f"rollout/episodes_{s.value}", 3) for s in Status if s is not Status.ABORTED)
+    if not total or wilson(broken, total, 2.6)[0] <= 0.1:
+        return None
+    return Symptom(
+        "programs end by errors, and the policy learns from episodes that these have cut short",
+        f"{broken:.0f} of {total:.0f} episodes of the last iterations ended as program_error",
+        "The program's last words are above, and with each episode (`textenvs view`). Where the policy is the cause, "
+        "answer such replies with an error message, or isolate its commands (env.kwargs.sandbox=true); where a service "
+        "of the program is, raise EnvironmentFailure, and the episode is left out",
+    )
+
+
 @check("slow environments", "rollout/time_step_s", "rollout/time_generate_s")
 def slow_environments(history: History) -> Symptom | None:
     """Detect that episodes spend more time in the environment than in the engine.

@@ -19,23 +19,19 @@ _ENOUGH = 20  # iterations before a run can be said to learn nothing
 _WORTH = 0.3  # standard deviations of an episode's reward that would be worth having learned
 
 
-@check("expert", "reference/expert", "reference/expert_solved")
+@check("expert", "reference/expert")
 def expert(history: History) -> Symptom | None:
     """Detect a scripted expert that earns less than is possible.
 
-    It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment says so),
+    It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment ends so),
     earns no more than random replies, or less than the policy on validation by 5 standard errors.
     """
     seen = history.reference
-    episodes = seen.get("reference/episodes", 1.0)
-    if (
-        seen["reference/expert_solved"] > 0
-        and wilson(seen["reference/expert_solved"] * episodes, episodes, 2.6)[1] < 0.95
-    ):
+    episodes, solved = seen.get("reference/episodes", 1.0), seen.get("reference/expert_solved", 0.0)
+    if solved > 0 and wilson(solved * episodes, episodes, 2.6)[1] < 0.95:
         return Symptom(
             "the environment's own expert does not solve its tasks: some cannot be solved, or are judged wrongly",
-            f"solved {seen['reference/expert_solved']:.1%} of {episodes:g} episodes, mean return "
-            f"{seen['reference/expert']:+.3f}",
+            f"solved {solved:.1%} of {episodes:g} episodes, mean return {seen['reference/expert']:+.3f}",
             f"Run `textenvs audit {history.option('env.id', 'ID')}` and read an episode of the expert that fails",
         )
     if seen["reference/expert"] <= seen.get("reference/random", -math.inf):
@@ -79,12 +75,6 @@ def null_policy(history: History) -> Symptom | None:
     )
 
 
-def _grown(history: History, name: str, iterations: int) -> float:
-    """Return how much a total has grown in the last iterations; 0 where it was not there before them."""
-    totals = history.latest(name, iterations + 1)
-    return max(0.0, float(totals[-1] - totals[0])) if len(totals) > iterations else 0.0
-
-
 @check("no signal", "train/groups_tied")
 def no_signal(history: History) -> Symptom | None:
     """Detect that all episodes of a group earned the same, in most groups: no reward tells replies apart.
@@ -101,10 +91,10 @@ def no_signal(history: History) -> Symptom | None:
     groups = float(history.option("rollout.groups_per_batch", 16))
     late = len(history.steps) > START
     tied = tied[-3:] if late else tied
-    dropped = _grown(history, "rollout/groups_dropped_zero_variance", len(tied))
+    dropped = history.grown("rollout/groups_dropped_zero_variance", len(tied))
     silent = float(tied.sum()) * groups + dropped
     if history.option("rollout.filter_variance_top_p", 1.0) < 1:  # a batch has fewer groups than it was asked for
-        counts = (_grown(history, f"rollout/groups_{end}", len(tied)) for end in ("delivered", "dropped_low_variance"))
+        counts = (history.grown(f"rollout/groups_{end}", len(tied)) for end in ("delivered", "dropped_low_variance"))
         all_groups = max(sum(counts), 1.0) + dropped
     else:
         all_groups = len(tied) * groups + dropped
@@ -113,15 +103,17 @@ def no_signal(history: History) -> Symptom | None:
     reward, solved = float(history.latest("train/reward", 3).mean()), history.solved()
     if late and (solved >= GOOD or history.gain(slice(0, START)) > RARE):
         return None
-    easy = solved >= GOOD
+    easy, judged = solved >= GOOD, bool(history.latest("train/solved", 1).size)
+    share = f", solved {solved:.1%}" if judged else ""
+    outcome = "" if not judged else f" ({'almost everything is' if easy else 'almost nothing may be'} solved)"
     named = f"; for example {', '.join(history.tied)}" if history.tied else ""
     return Symptom(
         f"in {silent / all_groups:.0%} of the groups all episodes earned the same, so no reward "
-        f"tells one reply from another ({'almost everything is' if easy else 'almost nothing may be'} solved)",
-        f"{silent:.0f} of {all_groups:.0f} groups, mean reward {reward:g}, solved {solved:.1%}{named}",
-        f"Take {'harder' if easy else 'easier'} tasks (the environment's options, env.kwargs), a higher "
-        "rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure and "
-        "success",
+        f"tells one reply from another{outcome}",
+        f"{silent:.0f} of {all_groups:.0f} groups, mean reward {reward:g}{share}{named}",
+        f"Take {'harder' if easy else 'easier' if judged else 'other'} tasks (the environment's options, env.kwargs), "
+        "a higher rollout.temperature, more episodes a group (rollout.n), or a reward with more steps between failure "
+        "and success",
     )
 
 

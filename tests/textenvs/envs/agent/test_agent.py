@@ -126,15 +126,26 @@ def mute(task, url, key):
         (hanging, "nor ended within 0.3 s"),
     ],
 )
-def test_broken_program_fails_the_episode(agent, words):
+def test_broken_program_ends_the_episode(agent, words):
     env = make(agent)
     if agent is hanging:  # only now: on a busy machine a program may start slowly
         episode = env._live[2]
         episode._settings = dataclasses.replace(episode._settings, timeout=0.3)
     _, reward, terminated, truncated, info = env.step("x")
-    assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "tool_failed")
-    assert words in info["failure"]
-    assert f"{__name__}:{agent.__name__}" in info["failure"]
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, True, False, "program_error")
+    assert not info["failed"]
+    assert words in info["reason"]
+    assert f"{__name__}:{agent.__name__}" in info["reason"]
+
+
+def test_program_may_report_a_failure_itself():
+    def agent(task, url, key):
+        ask(url, key, user("?"))
+        raise EnvironmentFailure("tool_failed", "the database is gone")
+
+    _, _, terminated, truncated, info = make(agent).step("x")
+    assert (terminated, truncated, info["stop"], info["failed"]) == (False, True, "tool_failed", True)
+    assert info["failure"] == "the database is gone"
 
 
 def test_future_of_another_episode_is_named():
@@ -147,7 +158,7 @@ def test_future_of_another_episode_is_named():
     env = make(agent)
     assert env.step("x")[1] == 1.0
     env.reset(options={"task_index": 0})
-    assert "has an event loop of its own in each episode: create its client" in env.step("x")[-1]["failure"]
+    assert "has an event loop of its own in each episode: create its client" in env.step("x")[-1]["reason"]
 
 
 def test_program_without_a_call_fails_reset():
@@ -219,9 +230,9 @@ def test_other_conversations_are_contexts(agent):
 def test_contexts_have_a_limit():
     env = make(beginning_anew, max_contexts=1)
     _, reward, terminated, truncated, info = env.step("x")
-    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
-    assert "it may begin 1; raise the option max_contexts, or leave it out for no limit" in info["failure"]
-    assert "message 0 (user) was 'One?' (user) and is 'Two?' now" in info["failure"]
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, True, False, "program_error")
+    assert "it may begin 1; raise the option max_contexts, or leave it out for no limit" in info["reason"]
+    assert "message 0 (user) was 'One?' (user) and is 'Two?' now" in info["reason"]
 
 
 def compacting(task, url, key):

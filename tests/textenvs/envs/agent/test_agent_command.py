@@ -60,10 +60,25 @@ def test_scorer_reads_the_folder(running):
         ("ask('?')", "gave no reward"),
     ],
 )
-def test_broken_command_fails_with_its_last_words(running, program, words):
+def test_broken_command_ends_with_its_last_words(running, program, words):
     _, reward, terminated, truncated, info = running(program).step("x")
-    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
-    assert words in info["failure"]
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, True, False, "program_error")
+    assert words in info["reason"]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os._exit(1)"])
+def test_policy_that_kills_its_program_is_judged(running, end):
+    """Whatever a policy's command does to its program, the scorer reads the files, and the episode counts."""
+    env = running(
+        f"""
+        open("answer.txt", "w").write(ask("?")["content"])
+        {end}
+        """,
+        scorer=lambda task, messages, files: count_lines(task, messages, files) - 5.0,
+    )
+    _, reward, terminated, truncated, info = env.step("a\nb\nc")
+    assert (reward, terminated, truncated, info["failed"]) == (-2.0, True, False, False)
+    assert info["stop"] == ("done" if end == "os._exit(0)" else "program_error")
 
 
 def test_command_that_cannot_start_fails_reset(running):
@@ -91,7 +106,7 @@ def test_program_ends_with_all_its_processes(running, how):
     assert all(map(runs, pids))
     if how == "killed":
         os.kill(pids[0], signal.SIGKILL)
-        assert "killed by signal 9" in env.step("x")[-1]["failure"]
+        assert "killed by signal 9" in env.step("x")[-1]["reason"]
     elif how == "close":
         env.close()
     else:
@@ -135,7 +150,7 @@ def test_end_of_the_gateways_thread_costs_one_episode(tmp_path):
         event_loop._loop.call_soon_threadsafe(sys.exit)
         event_loop._thread.join()
         object.__setattr__(env._settings, "timeout", 0.1)
-        print(json.dumps(env.step("x")[-1]["failure"]))
+        print(json.dumps(env.step("x")[-1]["reason"]))
         object.__setattr__(env._settings, "timeout", 60.0)
         env.reset(seed=0)
         pids.append(json.loads(env.state.messages[-1]["content"]))

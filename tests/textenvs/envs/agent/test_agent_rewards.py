@@ -1,7 +1,10 @@
 """Rewards of programs: what they return and post, what scorers return, and the turns that are paid."""
 
 import asyncio
+import contextlib
 import json
+import queue
+import threading
 import urllib.error
 from collections import Counter
 
@@ -10,7 +13,7 @@ from agent_kit import TASKS, ask, make, post, talk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textenvs.envs.agent import Agent
+from textenvs.envs.agent import Agent, episode
 from textenvs.gateway.channel import Ended
 from textenvs.gateway.model_call import ModelCall, RequestError
 from textenvs.messages import assistant, user
@@ -65,10 +68,25 @@ def test_returned_value_is_the_reward(value, reward, stop):
         ({"a": 10**400}, "too large"),
     ],
 )
-def test_other_values_fail_the_episode(value, words):
+def test_other_values_pay_nothing(value, words):
     _, reward, terminated, truncated, info = make(returning(value)).step("x")
-    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
-    assert words in info["failure"]
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, True, False, "program_error")
+    assert words in info["reason"]
+    *_, info = make(returning(None), scorer=lambda *_: value).step("x")
+    assert (info["stop"], info["failed"]) == ("judge_failed", True)
+
+
+def test_posts_before_the_program_fails_are_paid():
+    def agent(task, url, key):
+        for reward in (0.25, 0.5):
+            ask(url, key, user("?"))
+            post(url, key, "rewards", {"reward": reward})
+        raise KeyError("lost")
+
+    env = make(agent)
+    assert env.step("x")[1] == 0.25
+    _, reward, *_, info = env.step("y")
+    assert (reward, info["stop"]) == (0.5, "program_error")
 
 
 def paying_turns(task, url, key):
@@ -320,6 +338,24 @@ def test_parallel_post_at_the_limit_is_paid():
         env.channel.reward({"reward": 1.0})
 
 
+def test_sequential_program_is_not_waited_for(monkeypatch):
+    """It has posted what it has to post for a reply before it calls again, so its refusal is the end."""
+
+    def surviving(task, url, key):
+        ask(url, key, user("One?"))
+        post(url, key, "rewards", {"reward": 0.5})
+        with contextlib.suppress(urllib.error.HTTPError):
+            ask(url, key, user("Two?"))
+        outlived.put(over.wait(30))
+
+    monkeypatch.setattr(episode, "_GRACE_S", 100.0)
+    over, outlived = threading.Event(), queue.SimpleQueue()
+    env = make(surviving, max_assistant_turns=1)
+    assert env.step("x")[1:4] == (0.5, False, True)
+    over.set()
+    assert outlived.get(timeout=60), "the step waited for the program's end"
+
+
 @settings(max_examples=20)
 @given(st.lists(posts, min_size=1, max_size=4), numbers, st.booleans())
 def test_posts_beside_a_scorer_are_refused_unless_allowed(posted, score, allowed):
@@ -348,12 +384,12 @@ def test_too_large_sums_of_rewards_are_named():
     env = make(agent)
     env.step("a"), env.step("b")
     info = env.step("stop")[-1]
-    assert (info["stop"], info["terms"]) == ("tool_failed", {"reward": 0.0})
-    assert f"{__name__}:" in info["failure"]
+    assert (info["stop"], info["terms"]) == ("program_error", {"reward": 0.0})
+    assert f"{__name__}:" in info["reason"]
     words = (
         "its rewards 'reward' add up to 1.3e+12, and may add up to 1e+12; scale them (the program returned 7e+11 for"
     )
-    assert f"{words} turn 0)" in info["failure"]
+    assert f"{words} turn 0)" in info["reason"]
 
 
 def test_no_reward_is_taken_while_a_scorer_judges():

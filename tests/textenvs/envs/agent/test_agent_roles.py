@@ -95,14 +95,14 @@ def test_posted_reward_may_name_a_role():
         ([1.0, 2.0], "2 rewards, and there were 4 turns"),
     ],
 )
-def test_other_rewards_fail_the_episode(value, words):
+def test_other_rewards_pay_nothing(value, words):
     env = make(solving(value), roles=ROLES)
     info = [env.step("x")[-1] for _ in range(4)][-1]
-    assert info["failed"]
-    assert words in info["failure"]
+    assert info["stop"] == "program_error"
+    assert words in info["reason"]
 
 
-@pytest.mark.parametrize(("worth", "stop"), [(0.0, "done"), (1.0, "tool_failed")])
+@pytest.mark.parametrize(("worth", "stop"), [(0.0, "done"), (1.0, "program_error")])
 def test_role_without_a_turn_earns_nothing(worth, stop):
     def program(task, url, key):
         ask(url, key, user("?"), model="policy/verifier")
@@ -110,8 +110,8 @@ def test_role_without_a_turn_earns_nothing(worth, stop):
 
     info = make(program, roles=ROLES, success=0.0).step("x")[-1]
     assert info["stop"] == stop
-    if info["failed"]:
-        assert "for the role solver, 1.0, and it had no turn" in info["failure"]
+    if worth:
+        assert "for the role solver, 1.0, and it had no turn" in info["reason"]
 
 
 def test_calls_name_a_role_by_model_or_key():

@@ -182,8 +182,8 @@ def test_memory_and_disk_have_limits(make):
     assert (answer["memory"], answer["disk"]) in [("MemoryError", "EFBIG"), ("MemoryError", "ENOSPC")]
     assert answer["files"] < 5000
     info = env.step("x")[-1]
-    assert info["failed"]
-    assert "used more than 96 MiB of memory together" in info["failure"]
+    assert info["stop"] == "program_error"
+    assert "used more than 96 MiB of memory together" in info["reason"]
 
 
 def list_files(task, messages, files):

@@ -87,16 +87,16 @@ def test_environments_share_a_process(make):
 def test_error_of_one_task_ends_it_alone(make):
     first, second = envs = [make(MANY, serve=2) for _ in range(2)]
     assert len({reset(env) for env in envs}) == 1
-    assert "it reported: it does not work" in first.step("error")[-1]["failure"]
+    assert "it reported: it does not work" in first.step("error")[-1]["reason"]
     assert solve(second)
 
 
 def test_end_of_the_process_fails_its_tasks(make):
     first, second = envs = [make(MANY, serve=2) for _ in range(2)]
     (pid,) = {reset(env) for env in envs}
-    failure = "it exited with 3; its last words: some words"
-    assert failure in first.step("exit")[-1]["failure"]
-    assert failure in second.step("0")[-1]["failure"]
+    words = "it exited with 3; its last words: some words"
+    assert words in first.step("exit")[-1]["reason"]
+    assert words in second.step("0")[-1]["reason"]
     assert reset(first) != pid
     assert solve(first)
 
@@ -106,7 +106,7 @@ def test_hanging_task_retires_its_process(make, monkeypatch):
     first, second = envs = [make(MANY, serve=2) for _ in range(2)]
     (pid,) = {reset(env) for env in envs}
     object.__setattr__(first._settings, "timeout", 0.01)
-    assert "neither called the model nor ended" in first.step("hang")[-1]["failure"]
+    assert "neither called the model nor ended" in first.step("hang")[-1]["reason"]
     assert solve(second)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     assert reset(second) != pid

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tau2_data import DATA, SETS, needs_data
 
 import textenvs
+from textenvs.actions import as_reply
 from textenvs.audit import Subject, contract
 from textenvs.audit.twins import twins
-from textenvs.env import as_reply
 from textenvs.envs.tau2 import Tau2, user
 from textenvs.envs.tau2.evaluator import Criteria
 from textenvs.envs.tau2.world import tools_of

@@ -10,6 +10,10 @@ import pytest
 
 from textenvs.envs.textarena.env import TextArena
 from textenvs.envs.textarena.players import opponent_move
+from textenvs.evaluate.baselines import play_policy
+from textenvs.evaluate.plan import Job
+from textenvs.evaluate.policies import ScriptedPolicy
+from textenvs.evaluate.records import Record
 from textenvs.turn import own_terms
 
 GAMES = ("TicTacToe-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "PigDice-v0", "IteratedRockPaperScissors-v0")
@@ -100,6 +104,14 @@ def test_fork_and_restore_continue_the_same_game() -> None:
         for move in FIRST_WINS[turn:]:
             result = other.step(move)
         assert result == whole
+
+
+def test_self_played_games_are_neither_solved_nor_not() -> None:
+    assert both().reset(seed=0)[1]["has_success"] is False
+    (record,) = play_policy(both(), ScriptedPolicy("expert"), [Job(0, 0, 0, 0)])
+    assert (record.success, record.failed, record.terminated) == (None, False, True)
+    assert Record.from_json(record.to_json()).success is None
+    assert "has_success" not in TextArena("TicTacToe-v0").reset(seed=0)[1]
 
 
 def test_self_play_refuses_seat_and_lone_games() -> None:

@@ -97,6 +97,7 @@ const NAMES = {
 
 function prepare(run, number, it) {
   it.run = number;
+  it.normed = Boolean(run.config?.algorithm?.norm_adv);
   it.path = `/run/${number}/${it.kind}/${it.number}`;
   it.name = it.info.title ?? (it.kind === "evaluation" ? "evaluation" : `${it.kind} ${it.number}`);
   const size = it.rows.episode_id?.length ?? 0;
@@ -188,6 +189,20 @@ export function unmoved({ row, tokens }, turn) {
   }[row.signal] ?? "moved no token: its siblings earned the same on this turn, or it was left out";
 }
 
+/**
+ * What a token's advantage is the sum of: (return − baseline) ÷ scale + the user's move + the teacher. Where advantages are
+ * normalized over the batch (`norm_adv`), the move is a part of what is divided, and the teacher is not.
+ */
+export function advantageOf({ gain, base, advantage, reaction, teacher, normed }) {
+  const difference = gain !== null && base !== null ? gain - base : null;
+  if (difference === null || advantage === null) return { difference, scale: null };
+  const [inside, outside] = normed ? [reaction ?? 0, 0] : [0, reaction ?? 0];
+  const own = advantage - outside - (teacher ?? 0);
+  // Files keep 11 bits: what is left of larger numbers is no number.
+  const known = Math.abs(own) > 2e-3 * Math.max(Math.abs(advantage), Math.abs(outside), Math.abs(teacher ?? 0));
+  return { difference, scale: known ? (difference + inside) / own : null };
+}
+
 /** The rows in whose messages a text stands, as they are found. */
 export async function* searched(rows, words) {
   const wanted = words.toLowerCase();
@@ -204,6 +219,12 @@ export const sum = (values) => values.reduce((total, value) => total + (value ??
 /** The largest size of a number, as the end of a scale. A call with a hundred thousand arguments is refused, so none is made. */
 export const largest = (values) => values.reduce((most, value) => Math.max(most, Math.abs(value ?? 0)), 1e-9);
 export const mean = (values) => (values.length ? sum(values) / values.length : null);
+
+/** The share of rows that are solved, of those that can be, in percent; `null` without one. */
+export function solved(rows) {
+  const known = rows.filter((row) => row.success !== null);
+  return known.length ? 100 * mean(known.map((row) => Number(row.success))) : null;
+}
 
 export function num(value, digits = 4) {
   if (value === null || value === undefined) return "–";

@@ -1,6 +1,6 @@
 // An episode: the conversation, its tokens in colour, and what a token's advantage is the sum of.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { groupPath, lanesOf, largest, live, loadEpisode, num, pathOf, quantile, sum, turnsAt, unmoved } from "./data.js";
+import { advantageOf, groupPath, lanesOf, largest, live, loadEpisode, num, pathOf, quantile, sum, turnsAt, unmoved } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, read, same, set, trail, useKeys } from "./route.js";
 
@@ -161,7 +161,7 @@ function Left({ episode: { contexts, places, roles, rewards } }) {
 }
 
 function Conversation({ episode, scale, coloured }) {
-  const { messages, turnOf, rewards, moved, tokens, row } = episode;
+  const { messages, turnOf, rewards, moved, moves, reaction, tokens, row } = episode;
   const [most, setMost] = useState(MESSAGES);
   const spans = useMemo(() => {
     const found = new Map(); // by turn
@@ -179,6 +179,7 @@ function Conversation({ episode, scale, coloured }) {
           <span class="right">
             {turn >= 0 && <>reward <b>{num(rewards[turn], 3)}</b></>}
             {turn >= 0 && moved && moved[turn] !== rewards[turn] && <> → <b>{num(moved[turn], 3)}</b></>}
+            {moves[turn] && <span class="muted" data-move={moves[turn]}>the user {visible(moves[turn])}{credited(reaction, turn) !== null && <>: <b>{signed(reaction[turn])}</b></>}</span>}
             {turn >= 0 && unmoved(episode, turn) && <span class="muted" data-unmoved={turn}>{unmoved(episode, turn)}</span>}
             {live && turn >= 0 && !episode.contexts && <a class="continue" href={`#${pathOf(row)}?continue=${turn + row.from}`}>continue before this</a>}
           </span>
@@ -291,20 +292,28 @@ function Aside({ episode }) {
   );
 }
 
+/** What the user's move added to the advantage of a turn; `null` where it added nothing. */
+const credited = (reaction, turn) => reaction?.[turn] ?? null;
+const signed = (value) => `${value > 0 ? "+" : ""}${num(value, 3)}`;
+
 // Files keep 11 bits of most numbers.
 const close = (a, b) => a !== null && b !== null && Math.abs(a - b) <= 1e-3 * Math.max(1, Math.abs(a), Math.abs(b));
 
 /** The sum that a token's advantage and its loss are. */
 function Sum({ episode, place }) {
-  const { row, tokens, rewards, terms, moved, fork_value } = episode;
+  const { row, tokens, rewards, terms, moved, moves, fork_value } = episode;
   const n = tokens.spans.reduce((before, [a, b]) => before + Math.max(0, Math.min(place, b) - a), 0);
   const turn = tokens.spans.find(([a, b]) => a <= place && place < b)[2];
   const at = (name) => tokens[name]?.[n] ?? null;
-  const credited = moved ?? rewards;
-  const [all, onward] = [sum(credited), sum(credited.slice(turn))];
+  const paid = moved ?? rewards;
+  const [all, onward] = [sum(paid), sum(paid.slice(turn))];
   const [gain, base, advantage] = [at("returns"), at("baseline"), at("advantage")];
-  const difference = gain !== null && base !== null ? gain - base : null;
-  const scale = difference !== null && advantage ? difference / advantage : null;
+  const trained = row.signal !== "masked";
+  const reaction = trained ? credited(episode.reaction, turn) : null;
+  const teacher = trained ? at("teacher_advantage") : null;
+  const { normed } = row.it;
+  const { difference, scale } = advantageOf({ gain, base, advantage, reaction, teacher, normed });
+  const move = <Item name="the user's move" sign="+" value={reaction} k="reaction" why={moves[turn] ? visible(moves[turn]) : ""} />;
   const [ratio, clipped, loss, weight] = [at("ratio"), at("clipped"), at("loss"), at("loss_weight")];
   const learner = at("mismatch") === null ? null : at("logprob") + at("mismatch");
   const why = {
@@ -333,9 +342,12 @@ function Sum({ episode, place }) {
               <>
                 <Item name="baseline" sign="−" value={base} k="baseline" why={why.baseline} />
                 <Item name="" value={difference} k="difference" total />
+                {normed && move}
                 {scale !== null && !close(scale, 1) && <Item name="scale" sign="÷" value={scale} k="scale" why={why.scale} />}
               </>
             )}
+            {(base === null || !normed) && move}
+            <Item name="teacher" sign="+" value={teacher} k="teacher" />
             <Item name="advantage" value={advantage} k="advantage" total why={advantage > 0 ? "made more likely" : advantage < 0 ? "made less likely" : "left as it is"} />
           </table>
           <h4>loss</h4>

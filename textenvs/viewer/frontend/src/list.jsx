@@ -1,6 +1,6 @@
 // Episodes of an iteration, or of all of them: filters, and a list that scrolls however long it is.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { filtered, groupPath, largest, mean, num, pathOf, searched, sorted } from "./data.js";
+import { filtered, groupPath, largest, mean, num, pathOf, searched, solved, sorted } from "./data.js";
 import { Lines, Reward, Tag } from "./parts.jsx";
 import { go, same, set, trail, useKeys } from "./route.js";
 import { visible } from "./text.jsx";
@@ -122,7 +122,7 @@ function Facts({ it }) {
         <h1>{visible(it.name)}</h1>
         <span><b>{roots.length}</b> episodes{it.list.length > roots.length && <> and <b>{it.list.length - roots.length}</b> forks</>}</span>
         <span>mean reward <b>{num(mean(rewards), 3)}</b></span>
-        <span>solved <b>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</b></span>
+        {solved(roots) !== null && <span>solved <b>{num(solved(roots), 3)} %</b></span>}
         {groups.some((rows) => rows[0].signal) && <span>groups with signal <b>{signals} of {groups.length}</b></span>}
         {it.info.version !== undefined && it.info.version !== null && <span>weights <b>{it.info.version}</b></span>}
         {steps.length > 0 && <Steps steps={steps} />}

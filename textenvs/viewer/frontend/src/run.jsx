@@ -1,7 +1,7 @@
 // A run: its curves, its iterations, its configuration; of an evaluation, its results with their intervals.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { mean, num, pathOf } from "./data.js";
+import { mean, num, pathOf, solved } from "./data.js";
 import { Estimate, Whiskers } from "./parts.jsx";
 import { visible } from "./text.jsx";
 
@@ -96,7 +96,7 @@ function Iterations({ run, number }) {
               <td><a href={`#${it.path}`}>{visible(it.name)}</a></td>
               <td>{it.problem && <span class="bad" title={it.problem}>unreadable</span>}{!it.problem && roots.length}{it.list.length > roots.length && ` + ${it.list.length - roots.length}`}</td>
               <td>{num(mean(roots.map((row) => row.reward)), 3)}</td>
-              <td>{num(100 * mean(roots.map((row) => Number(row.success))), 3)} %</td>
+              <td>{solved(roots) !== null && `${num(solved(roots), 3)} %`}</td>
               <td>{known ? `${groups.filter((rows) => rows[0].signal === "signal").length} of ${groups.length}` : ""}</td>
             </tr>
           );
