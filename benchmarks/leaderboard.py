@@ -31,7 +31,10 @@ SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "textworl
 #: thread in all.
 PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "textworld": 8}
 #: In the place of an environment's defaults.
-OPTIONS = {"tau2": ("domain=retail", "domain=telecom split=small", "domain=mock")}
+OPTIONS = {
+    "worlds": ("", "level=medium", "level=hard"),
+    "tau2": ("domain=retail", "domain=telecom split=small", "domain=mock"),
+}
 
 
 def boards(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:

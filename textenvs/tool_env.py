@@ -91,7 +91,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def toolbox(self) -> Toolbox:
-        """The tools that are called. A family whose episodes have tools of their own overrides this and the next two."""
+        """The tools that are called. A family with other tools in every episode overrides this and the next two."""
         return self._toolbox
 
     @property
@@ -99,7 +99,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         """The format of calls."""
         return self._format
 
-    def instructions(self) -> str:
+    def tool_instructions(self) -> str:
         """Return what the system prompt says of the tools, and how to call them; empty where a template says it."""
         return self.format.instructions()
 
@@ -114,7 +114,7 @@ class ToolEnv(TextEnv[ToolStateT]):
     @property
     def tools_not_in_prompt(self) -> list[dict[str, Any]]:
         """The schemas that a policy must be given because the conversation does not have them; mostly none."""
-        return [] if self.tools_in_prompt and self.instructions() else self.tool_schemas
+        return [] if self.tools_in_prompt and self.tool_instructions() else self.tool_schemas
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """Return the turn after a reply that called tools; by default their results, and no reward.
@@ -173,7 +173,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
-        if self.tools and self.tools_in_prompt and messages and (tools := self.instructions()):
+        if self.tools and self.tools_in_prompt and messages and (tools := self.tool_instructions()):
             if messages[0]["role"] == "system":
                 first, messages = text_of(messages[0]), messages[1:]
             else:

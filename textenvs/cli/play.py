@@ -204,7 +204,7 @@ class Game:
         if new := messages[self._shown :]:
             text = transcript(new)
             # The system message tells the policy what is listed above, at length.
-            if isinstance(self.env, ToolEnv) and (instructions := self.env.instructions()):
+            if isinstance(self.env, ToolEnv) and (instructions := self.env.tool_instructions()):
                 text = text.replace(instructions, "[how to call the tools: :tools]")
             _say(text)
         self._shown = len(messages)

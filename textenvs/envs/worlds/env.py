@@ -128,7 +128,7 @@ class Worlds(ToolEnv[WorldState]):
     def format(self) -> CallFormat:
         return super().format if self.kit is None else self.kit.format
 
-    def instructions(self) -> str:
+    def tool_instructions(self) -> str:
         return "" if self.kit is None else self.kit.instructions
 
     # ------------------------------------------------------------------ hooks
