@@ -134,17 +134,17 @@ def search(policy: str, environment: str, reflection: str, folder: Path, results
     """Run one search, and save its line of the results."""
     began = time.perf_counter()
     curves.call("textenvs", "prompts", environment, *words, "--out", str(folder))
-    found = json.loads((folder / "candidates.json").read_text())
+    summary = json.loads((folder / "candidates.json").read_text())
     names = ("better", "held_out", "episodes", "ended")
-    best = next(proposal for proposal in found["proposals"] if proposal["candidate"] == found["best"])
-    validation = {"start": found["proposals"][0]["validation"], "found": best["validation"]}
+    best = next(proposal for proposal in summary["proposals"] if proposal["candidate"] == summary["best"])
+    validation = {"start": summary["proposals"][0]["validation"], "found": best["validation"]}
     row = {
         "policy": policy,
         "environment": environment,
         "reflection": reflection,
-        **{name: found[name] for name in names},
+        **{name: summary[name] for name in names},
     }
-    row |= {"proposals": len(found["proposals"]) - 1, "validation": validation, "prompt": best["prompt"]}
+    row |= {"proposals": len(summary["proposals"]) - 1, "validation": validation, "prompt": best["prompt"]}
     curves.save(row | {"seconds": round(time.perf_counter() - began)}, results, KEY)
 
 

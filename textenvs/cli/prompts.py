@@ -55,14 +55,14 @@ def _check_reflection_arguments(arguments: argparse.Namespace) -> None:
     policy = arguments.policy
     if policy is not None and (policy in (*SCRIPTS, FAMILY_SCRIPT) or policy.startswith("attack:")):
         raise CommandError(f"--policy {policy} reads no system prompt; name a model, or a function of yours", 2)
-    given = [name for name in _REFLECTION if getattr(arguments, name) is not None]
-    if len(given) > 1:
+    models = [name for name in _REFLECTION if getattr(arguments, name) is not None]
+    if len(models) > 1:
         raise CommandError("give --reflection-model or --reflection-local, not both", 2)
     for name in ("reflection_base_url", "reflection_api_key_env"):
-        if getattr(arguments, name) is not None and given != ["reflection_model"]:
+        if getattr(arguments, name) is not None and models != ["reflection_model"]:
             raise CommandError(f"--{name.replace('_', '-')} goes with --reflection-model", 2)
     own = ("reflection_temperature", "reflection_length")
-    if policy is not None and not given and any(getattr(arguments, name) is not None for name in own):
+    if policy is not None and not models and any(getattr(arguments, name) is not None for name in own):
         raise CommandError("a function that plays also reflects by default, and takes no temperature or length", 2)
 
 
@@ -217,11 +217,12 @@ class _Command:
         """Play episodes of the search; after the first validation, say how long the rest takes at that speed."""
         began, before = time.monotonic(), self.folder.played
         records = self.folder.play(prompt, batch)
-        search, each = self.search, (time.monotonic() - began) / len(batch)
+        search, seconds = self.search, (time.monotonic() - began) / len(batch)
         if search is not None and not search.spent and self.folder.played - before > len(batch) // 2:
-            left = search.budget - len(batch) + 2 * len(self.split.test)
+            episodes = search.budget - len(batch) + 2 * len(self.split.test)
             self._say(
-                f"{len(batch)} side by side take {each:.1f} s each, so at most about {_duration(left * each)} more"
+                f"{len(batch)} side by side take {seconds:.1f} s each, so at most about "
+                f"{_duration(episodes * seconds)} more"
             )
         return records
 
@@ -258,7 +259,7 @@ class _Command:
             {**proposal.to_json(), "episodes": str(self.folder.folder_of(proposal.prompt).relative_to(self.out))}
             for proposal in search.proposals
         ]
-        found = {
+        summary = {
             "better": better,
             "best": search.best.candidate,
             "held_out": comparison,
@@ -267,19 +268,19 @@ class _Command:
             "ended": search.ended,
             "proposals": proposals,
         }
-        write_json(self.out / "candidates.json", {**manifest, **found})
+        write_json(self.out / "candidates.json", {**manifest, **summary})
         write_text(self.out / "prompt.txt", prompt)
         # As JSON it is one word of a command line, also where its text would be read as a number or as YAML.
         write_text(self.out / "prompt.json", json.dumps(prompt, ensure_ascii=False))
 
-    def _report(self, found: str, better: bool, comparison: Mapping[str, Any] | None) -> str:
+    def _report(self, prompt: str, better: bool, comparison: Mapping[str, Any] | None) -> str:
         search, arguments = self.search, self.arguments
         assert search is not None
         refused = len(search.proposals) - len(search.candidates)
-        kept = len(search.candidates) - 1
+        accepted = len(search.candidates) - 1
         lines = [
-            f"{arguments.id}: {plural(search.spent, 'episode')}, {plural(kept + refused, 'proposal')}, {kept} of them "
-            f"played on all {plural(len(search.validation), 'validation task')}"
+            f"{arguments.id}: {plural(search.spent, 'episode')}, {plural(accepted + refused, 'proposal')}, {accepted} "
+            f"of them played on all {plural(len(search.validation), 'validation task')}"
         ]
         if comparison is None:
             return "\n".join(
@@ -307,7 +308,7 @@ class _Command:
         ]
         if better:
             lines.append("The found prompt is better:")
-            lines.append(found)
+            lines.append(prompt)
         else:
             lines.append(
                 "No better prompt is shown: the interval of the difference is not above 0, so the prompt stays as it "
@@ -342,14 +343,14 @@ def _reflection(arguments: argparse.Namespace, policy: Asked) -> Asked:
     temperature = 1.0 if arguments.reflection_temperature is None else arguments.reflection_temperature
     length = arguments.reflection_length or 2048
     sampled = {"temperature": temperature, "max_response_length": length}
-    given = next((name for name in _REFLECTION if getattr(arguments, name) is not None), None)
-    if given is None and arguments.policy is not None:
+    option = next((name for name in _REFLECTION if getattr(arguments, name) is not None), None)
+    if option is None and arguments.policy is not None:
         return policy
-    if given is None and arguments.local is not None:
+    if option is None and arguments.local is not None:
         local: Any = policy.policy
         return Asked(local.with_sampling(**sampled), {**policy.described, **sampled})
     other = argparse.Namespace(**{**vars(arguments), **sampled})
-    if given is not None:
+    if option is not None:
         model, local_folder = arguments.reflection_model, arguments.reflection_local
         other = argparse.Namespace(**{**vars(other), "policy": None, "model": model, "local": local_folder})
         other.chat, other.chat_template = [], []

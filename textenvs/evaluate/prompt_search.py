@@ -297,19 +297,19 @@ class Search:
         prompt = candidate[COMPONENT]
         if self._refused is not None:
             records: Sequence[Record] = [Record(*job.place, job.seed, job.task_index, "", "") for job in batch]
-            found, new = [-math.inf] * len(batch), 0
+            returns, new = [-math.inf] * len(batch), 0
         else:
             records = self.play(prompt, batch)
-            found = scores(records)
+            returns = scores(records)
             before = self.spent
             self._played.update((prompt, job.place) for job in batch)
             new = self.spent - before
-            if prompt == self.start and -math.inf in found:
+            if prompt == self.start and -math.inf in returns:
                 first = next(record for record in records if record.failed)
                 raise Stopped(f"{first.failure}; begin with a shorter prompt")
         return load_gepa().EvaluationBatch(
             outputs=list(records),
-            scores=found,
+            scores=returns,
             trajectories=list(zip(batch, records, strict=True)) if capture_traces else None,
             num_metric_calls=new,
         )
@@ -319,14 +319,14 @@ class Search:
     ) -> dict[str, list[dict[str, str]]]:
         """Return what the reflection model reads of the episodes."""
         try:
-            shown = [
+            feedbacks = [
                 feedback(record, candidate[COMPONENT], None if self.privileged is None else self.privileged(job))
                 for job, record in eval_batch.trajectories
             ]
         except Exception as error:  # the library would log it and try again without end
             self._error = error
             raise
-        return dict.fromkeys(components_to_update, shown)
+        return dict.fromkeys(components_to_update, feedbacks)
 
     def _ask(self, request: str) -> str:
         if self._error is not None:  # the library asks a second time

@@ -94,15 +94,15 @@ class Story:
             return self.world.label(one.to, str(answer)) if answer in self.world.store.tables[one.to] else answer
         return self.world.skin.written(entity, one, answer)
 
-    def is_answer(self, given: Any, right: Value) -> bool:
+    def is_answer(self, answer: Any, right: Value) -> bool:
         """Return whether an answer is the right one, by its type: a number, a date, the label or the id of a record."""
         written = self.written(right)
         if isinstance(written, int):
             try:
-                return not isinstance(given, bool) and float(given) == written
+                return not isinstance(answer, bool) and float(answer) == written
             except (TypeError, ValueError, OverflowError):
                 return False
-        text = " ".join(str(given).split()).casefold()
+        text = " ".join(str(answer).split()).casefold()
         return text in (str(written).casefold(), str(right).casefold())
 
 
