@@ -28,7 +28,7 @@ def reads(subject: Subject) -> Verdict:
     """Check the twins of tasks: without what shows a fact nobody can tell them apart, and no replies solve two.
 
     The expert plays the task and its twins. Its replies to the task are played in each twin, and those to the twin in
-    the task: up to the first observation that shows the fact, all is equal byte for byte, and what solves one does not
+    the task: the openings are equal byte for byte, something that is shown later differs, and what solves one does not
     solve the other. The ground truths of all differ.
     """
     indices, _ = subject.tasks(min(_TASKS, subject.episodes))

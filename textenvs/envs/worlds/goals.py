@@ -320,8 +320,8 @@ class _Run:
 def naive(goal: Goal) -> Iterator[Goal]:
     """Yield variants of a program that somebody plays who does not read all of it.
 
-    A condition is left out, the other extreme or anything is picked, a reference is not followed, the other branch is
-    taken, a step is skipped.
+    A condition is left out, the other extreme is picked, a reference is not followed, the other branch is taken, a step
+    is skipped. The rules are as they are.
     """
     for place in range(len(goal)):
         if len(goal) > 1:

@@ -61,8 +61,8 @@ class Store:
 
     Args:
         tables: The records of the world, shared by all its stores.
-        begun: Records that began as overrides than the world's: of a twin, or by somebody else's hand.
-        changed: The records that are overrides than at the beginning, or new.
+        begun: Records that began as others than the world's: of a twin, or by somebody else's hand.
+        changed: The records that are others than at the beginning, or new.
     """
 
     tables: Tables = field(compare=False, repr=False)

@@ -22,7 +22,6 @@ from .world import World
 #: Records on a page of search results.
 PAGE = 8
 FINISH, SIGN_IN = "finish", "sign_in"
-#: Most values that one tool's description lists.
 _ID, _PAGE = "id", "page"
 
 _EMPTY = Store(Tables(lambda entity: {}))
@@ -258,7 +257,7 @@ def _sign_in(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
     story, application = state.story, arguments["application"]
     assert story is not None  # a tool runs inside an episode
     names = {called: name for name, called in story.world.skin.applications.items()}
-    if application not in names:
+    if not isinstance(application, str) or application not in names:
         raise ToolError(f"there is no application {str(application)[:40]!r}; there are {', '.join(sorted(names))}")
     state.incidents = state.incidents.signed_in(names[application])
     return {"signed_in": application}

@@ -124,7 +124,8 @@ class _Draws:
     def _count(self, entity: Entity, total: int, shares: int) -> int:
         names = entity.fields[entity.label].words
         assert names is not None  # the loader has checked it
-        return min(max(_FEWEST, total * entity.share // shares), len(_WORDS[names[0]]) * len(_WORDS[names[1]]))
+        labels = len(_WORDS[names[0]]) * len(_WORDS[names[1]])
+        return min(max(_FEWEST, total * entity.share // shares), 4 * labels // 5)  # new records need labels, too
 
     def _rng(self, entity: str, part: str) -> np.random.Generator:
         return np.random.default_rng([*f"worlds/{self._name}/{entity}/{part}".encode()])

@@ -271,6 +271,14 @@ def test_worlds_are_of_the_applications_that_are_named():
     assert {*story_of_task(tasks[0]).world.schema.applications} == {"personnel", "bank", "shop"}
 
 
+@pytest.mark.parametrize("application", ["mail", "files", "bank", "chat"])
+def test_single_application_has_labels_left(application):
+    """At the largest level one application gets all records; new ones and wrong details need labels that are free."""
+    story = story_of_task(WorldTasks("hard", applications=[application])[0])
+    for key, entity in story.world.schema.entities.items():
+        assert story.world.free_label(entity, np.random.default_rng(0)) not in story.world.labels(key)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
