@@ -51,6 +51,11 @@ class DistillSection(Section):
     be most of the gradient. null is no limit."""
 
     @property
+    def in_loss(self) -> bool:
+        """Whether the teacher is a term of the loss, and not of the advantages."""
+        return self.top_k > 0
+
+    @property
     def folder(self) -> str | None:
         """The folder of the teacher's model, where it is one of its own."""
         return None if self.teacher in (None, "reference", "policy") or self.address is not None else self.teacher

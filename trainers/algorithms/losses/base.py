@@ -148,7 +148,7 @@ class PolicyLoss(ActorSection):
             kl = kl_estimate(logprobs, batch["ref_logprobs"], self.kl_loss_type)
             per_token = per_token + self.kl_loss_coef * kl
             sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
-        if self.distill.top_k:
+        if self.distill.in_loss:
             per_token = per_token + self.distill.coef * batch["teacher_kl"]
             sums["distill_kl"] = (batch["share"] * batch["teacher_kl"].detach()).sum()
         if record:
