@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
@@ -33,13 +34,15 @@ class WorkerProcess(subprocess.Popen[str]):
         super().__init__(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True, env=environment)
         os.close(writer)
         self._replies = os.fdopen(reader)
+        self._in_turn = threading.Lock()  # an order that was given up in its thread still reads its own reply
 
     def order(self, what: str, argument: Any = None) -> Any:
         assert self.stdin is not None
         try:
-            self.stdin.write(json.dumps([what, argument]) + "\n")
-            self.stdin.flush()
-            line = self._replies.readline()
+            with self._in_turn:
+                self.stdin.write(json.dumps([what, argument]) + "\n")
+                self.stdin.flush()
+                line = self._replies.readline()
         except OSError as error:
             raise EngineError("the worker is gone") from error
         if not line:
