@@ -11,6 +11,7 @@ import numpy as np
 
 from ...messages import system, user
 from ...task import Endless, Split, Task, TaskError
+from ...text import excerpt
 from .applications import Value, applications
 from .drafts import Draft, draw_draft
 from .expert import reads_of
@@ -116,7 +117,7 @@ def story_of_task(task: Task) -> Story:
         ends = from_json(task.ground_truth)
         values = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
-        raise TaskError(f"task {task.key}: it is none of generated worlds: {error}") from None
+        raise TaskError(f"task {task.key}: it is none of generated worlds: {excerpt(str(error), 300)}") from None
     if values:
         return replace(story, ends=ends, twin_values=values, events=(), incidents=Incidents())
     return story if ends == story.ends else replace(story, ends=ends)
