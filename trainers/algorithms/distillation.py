@@ -52,7 +52,7 @@ class DistillSection(Section):
 
     @property
     def in_loss(self) -> bool:
-        """Whether the teacher is a term of the loss, and not of the advantages."""
+        """True where the teacher is a term of the loss, and not of the advantages."""
         return self.top_k > 0
 
     @property
