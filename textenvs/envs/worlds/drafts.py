@@ -15,7 +15,6 @@ import numpy as np
 from .applications import Entity, Field, Value, Verb
 from .goals import (
     PERSON,
-    Count,
     Do,
     End,
     Follow,
@@ -30,7 +29,6 @@ from .goals import (
     Read,
     Select,
     Source,
-    Step,
     Tell,
     When,
     Where,
@@ -46,8 +44,6 @@ from .world import World
 
 #: How often a goal is kept that the rules forbid: more than half of those that they decide are of these.
 _REFUSED = 0.2
-#: How many records a verb for each, or a choice of the extreme, is about.
-_FEW, _MANY = 2, 8
 #: How many kinds of goal (schema, and whether a rule decides) are tried, and how many draws of each.
 _KINDS, _TRIES = 40, 150
 #: How often a rule decides, of the schemas with a verb that has one; of fields none does.
@@ -258,11 +254,6 @@ def _tell(make: _Maker) -> Goal:
     source = make.source(make.choose(list(make.entities)))
     one = make.field(make.entities[source.entity], lambda field: field.is_number or field.kind == "ref")
     return (Tell(Read(source, one.name)),)
-
-
-def _count(make: _Maker) -> Step:
-    entity = make.entities[make.choose(list(make.entities))]
-    return Tell(Count(make.select(entity)))
 
 
 def _extreme(make: _Maker) -> Goal:

@@ -177,7 +177,8 @@ class Worlds(ToolEnv[WorldState]):
             wrong += refused not in ("", right.refused)
             solved = share == parts and not wrong
             stop = "solved" if solved else "unsolved"
-        standing = max(-1.0, min(1.0, (share - wrong) / max(1, parts)))
+        # Where nothing has to be done (others did it), the end itself is all there is.
+        standing = 1.0 if solved else max(-1.0, min(1.0, (share - wrong) / max(1, parts)))
         gained, state.standing = standing - state.standing, standing
         return Turn(
             () if stop else messages,

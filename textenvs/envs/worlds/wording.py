@@ -49,7 +49,7 @@ class Speaker:
 
     Args:
         hide: How many details are held back until the policy asks, at most.
-        wrong: Whether the first of them is told wrongly at first.
+        wrong: Whether the user is mistaken about the first of them at first.
     """
 
     world: World
@@ -67,7 +67,7 @@ class Speaker:
         return f"{self._say('greetings', me=label)} {self._say('frames', goal=text)}"
 
     def notice(self, cell: Cell, value: Value) -> str:
-        """Return what the policy is told of another value in a cell."""
+        """Return the notice of another value in a cell."""
         entity, number, name = cell
         of = self._named(self.world.schema.entities[entity], self.world.label(entity, number))
         one = self.world.schema.entities[entity].fields[name]

@@ -106,6 +106,15 @@ def test_undone_change_costs_nothing():
     assert expert(env)[-1]["stop"] == "solved"
 
 
+def test_nothing_to_do_is_paid_at_the_end_alone():
+    env, nothing = world_env(), {"ends": [{"changed": [], "new": [], "answer": None, "refused": ""}]}
+    task = replace(task_of("easy/train/0/0/0"), ground_truth=json.dumps(nothing))
+    env.reset(seed=0, options={"task": task})
+    assert env.step("Hello.")[1] == 0
+    assert env.step(WRITE("", [call("finish")]))[1] == pytest.approx(1.5)
+    assert env.state.stop == "solved"
+
+
 def test_forks_do_not_share_changes():
     env = world_env()
     begin(env, key_where("easy", with_one_change))
