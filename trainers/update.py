@@ -273,7 +273,7 @@ class Update:
             scores = _flat(by_episode)
         taught = taught_tokens(episodes, privileged=privileged) & ~np.isnan(scores)  # NaN: too long for a server
         ratios = log_ratios(columns["old_logprobs"], scores, taught)
-        metrics |= distillation_metrics(section, ratios, taught)
+        metrics |= distillation_metrics(ratios, taught, clip=section.clip if top is None else None)
         if top is None:
             return distilled(section, ratios, action_offsets(episodes)), None
         if taught.any():
@@ -491,7 +491,7 @@ def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: 
     An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and KLs have one
     for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
-    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient or section.distill.in_loss:
+    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient or section.distills:
         return np.ones(len(offsets) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
     return np.diff(before[offsets]) > 0

@@ -51,11 +51,6 @@ class DistillSection(Section):
     be most of the gradient. null is no limit."""
 
     @property
-    def in_loss(self) -> bool:
-        """True where the teacher is a term of the loss, and not of the advantages."""
-        return self.top_k > 0
-
-    @property
     def folder(self) -> str | None:
         """The folder of the teacher's model, where it is one of its own."""
         return None if self.teacher in (None, "reference", "policy") or self.address is not None else self.teacher
@@ -95,12 +90,12 @@ def distilled(section: DistillSection, ratios: Floats, offsets: Ints) -> Floats:
     return discounted_sums(advantages, offsets, section.discount) if section.discount else advantages
 
 
-def distillation_metrics(section: DistillSection, ratios: Floats, taught: Bools) -> dict[str, float]:
+def distillation_metrics(ratios: Floats, taught: Bools, clip: float | None) -> dict[str, float]:
     """Return what to report of a batch's log-ratios ``[N]``, as metrics of the actor.
 
     ``teacher_kl``: the mean of ``log pi - log T`` over taught tokens, an unbiased estimate of the reverse KL per token,
     without the clip; ``teacher_disagrees``: the share of taught tokens that the teacher gives less than half of the
-    policy's probability; ``teacher_clipped``: the share at the clip, where there is one; ``teacher_share``: the taught
+    policy's probability; ``teacher_clipped``: the share beyond ``clip``; ``teacher_share``: the taught
     tokens' share.
     """
     metrics = {"actor/teacher_share": float(taught.mean()) if taught.size else 0.0}
@@ -108,6 +103,6 @@ def distillation_metrics(section: DistillSection, ratios: Floats, taught: Bools)
         own = ratios[taught]
         metrics["actor/teacher_kl"] = -float(own.mean())
         metrics["actor/teacher_disagrees"] = float((own < -math.log(2.0)).mean())
-        if section.clip is not None and not section.top_k:
-            metrics["actor/teacher_clipped"] = float((np.abs(own) > section.clip).mean())
+        if clip is not None:
+            metrics["actor/teacher_clipped"] = float((np.abs(own) > clip).mean())
     return metrics

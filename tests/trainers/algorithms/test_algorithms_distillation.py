@@ -158,7 +158,7 @@ def test_metrics_are_of_taught_tokens() -> None:
     policy, teacher = np.log([0.5, 0.5, 0.5, 0.9]), np.log([0.5, 0.2, 1e-9, 0.1])
     taught = np.array([True, True, True, False])
     ratios = log_ratios(policy, teacher, taught)
-    metrics = distillation_metrics(DistillSection(teacher="policy", context="goal"), ratios, taught)
+    metrics = distillation_metrics(ratios, taught, DistillSection().clip)
     assert metrics == pytest.approx(
         {
             "actor/teacher_share": 0.75,
@@ -167,4 +167,4 @@ def test_metrics_are_of_taught_tokens() -> None:
             "actor/teacher_clipped": 1 / 3,
         }
     )
-    assert distillation_metrics(DistillSection(), ratios[:0], taught[:0]) == {"actor/teacher_share": 0.0}
+    assert distillation_metrics(ratios[:0], taught[:0], 10.0) == {"actor/teacher_share": 0.0}

@@ -105,6 +105,11 @@ class PolicyLoss(ActorSection):
         """The roles of the messages whose tokens ``observation_loss`` needs; none where it is off."""
         return self.observation_roles if self.observation_loss else ()
 
+    @property
+    def distills(self) -> bool:
+        """True where the teacher is a term of the loss, and not of the advantages."""
+        return self.distill.top_k > 0
+
     @abstractmethod
     def token_loss(
         self,
@@ -148,7 +153,7 @@ class PolicyLoss(ActorSection):
             kl = kl_estimate(logprobs, batch["ref_logprobs"], self.kl_loss_type)
             per_token = per_token + self.kl_loss_coef * kl
             sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
-        if self.distill.in_loss:
+        if self.distills:
             per_token = per_token + self.distill.coef * batch["teacher_kl"]
             sums["distill_kl"] = (batch["share"] * batch["teacher_kl"].detach()).sum()
         if record:

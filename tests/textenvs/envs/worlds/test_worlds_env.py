@@ -106,7 +106,7 @@ def test_undone_change_costs_nothing():
     assert expert(env)[-1]["stop"] == "solved"
 
 
-def test_nothing_to_do_is_paid_at_the_end_alone():
+def test_nothing_to_do_is_paid_at_end():
     env, nothing = world_env(), {"ends": [{"changed": [], "new": [], "answer": None, "refused": ""}]}
     task = replace(task_of("easy/train/0/0/0"), ground_truth=json.dumps(nothing))
     env.reset(seed=0, options={"task": task})
