@@ -27,9 +27,9 @@ class _Flaw(Exception):
 def reads(subject: Subject) -> Verdict:
     """Check the twins of tasks: without what shows a fact nobody can tell them apart, and no replies solve two.
 
-    The expert plays the task and its twins. Its replies to the task are played in each twin, and those to the twin in
-    the task: the openings are equal byte for byte, something that is shown later differs, and what solves one does not
-    solve the other. The ground truths of all differ.
+    The expert plays the task and its twins. The openings are equal byte for byte, and so are its replies until it is
+    shown something that differs. Its replies to the task are played in each twin, and those to the twin in the task:
+    something that is shown differs, and what solves one does not solve the other. The ground truths of all differ.
     """
     indices, _ = subject.tasks(min(_TASKS, subject.episodes))
     proven: list[int] = []
@@ -67,6 +67,9 @@ def _prove(env: TextEnv[Any], tasks: Sequence[Task], seed: int) -> None:
         other = _expert(env, twin, seed)
         if own[1][0] != other[1][0]:
             raise _Flaw("twins have different openings: what differs must be found out")
+        shown = next((place for place, pair in enumerate(zip(own[1], other[1], strict=False)) if pair[0] != pair[1]), 0)
+        if own[0][:shown] != other[0][:shown]:
+            raise _Flaw("the expert's replies differ before anything shows the fact: it knows what it has not read")
         for (replies, observations), played_in in ((own, twin), (other, tasks[0])):
             seen, solved = _replayed(env, played_in, replies, seed)
             if solved:

@@ -6,11 +6,13 @@ that it reads are proven by twins (:mod:`.twins`).
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .applications import Entity, Field, Value, Verb
 from .goals import (
@@ -33,21 +35,24 @@ from .goals import (
     When,
     Where,
     evaluate,
-    flattened,
     naive,
     other_branch,
+    traced,
 )
-from .rules import Rule
+from .rules import Rule, obligations, prohibitions, unconditional
 from .twins import Fact, facts_of
 from .view import Cell, View
-from .world import World
+from .world import SIZES, World
 
-#: How often a goal is kept that the rules forbid: more than half of those that they decide are of these.
-_REFUSED = 0.2
-#: How many kinds of goal (schema, and whether a rule decides) are tried, and how many draws of each.
-_KINDS, _TRIES = 40, 150
-#: How often a rule decides, of the schemas with a verb that has one; of fields none does.
-_RULED = 0.6
+Decision = typing.Literal["forbid", "allow", "require", "none"]
+
+#: What the rules of the house do to a goal: forbid all or a part of it, allow what they forbid elsewhere, or require
+#: something else as well; `none` is not about its verb. Of the schemas with a verb that can have rules: so often.
+_DECISIONS: Mapping[Decision, float] = {"forbid": 0.36, "allow": 0.36, "require": 0.18, "none": 0.1}
+#: How many schemas are tried, and how many draws of each.
+_SCHEMAS, _TRIES = 200, 40
+#: How many records a selection has, at least, by schema, and at most.
+_FEWEST, _MOST = {"ask": 3, "extreme": 3, "each": 2}, 8
 
 
 @dataclass(frozen=True)
@@ -56,21 +61,19 @@ class Shape:
 
     Args:
         schemas: Names of the functions below, with weights.
-        hops: References that are followed to a record, the least and the most.
-        facts: How many facts, at least, are proven by seven twins.
+        facts: How many facts, at least, are proven by seven twins, but for one that others change meanwhile.
     """
 
     schemas: Mapping[str, float]
-    hops: tuple[int, int]
     facts: int
 
 
 SHAPES: Mapping[str, Shape] = {
-    "easy": Shape({"act": 3, "set": 3, "tell": 2}, (1, 2), 1),
+    "easy": Shape({"act": 3, "set": 3, "tell": 1}, 1),
     "medium": Shape(
-        {"act": 1, "set": 2, "tell": 1, "extreme": 2, "each": 2, "when": 2, "make": 1, "twice": 2}, (1, 2), 2
+        {"act": 1, "set": 2, "tell": 1, "ask": 1, "extreme": 3, "each": 2, "when": 2, "if": 1, "make": 1, "twice": 2}, 2
     ),
-    "hard": Shape({"extreme": 2, "each": 3, "when": 3, "make": 1, "twice": 3, "copy": 2}, (2, 3), 3),
+    "hard": Shape({"ask": 1, "extreme": 3, "each": 3, "when": 3, "if": 1, "make": 1, "twice": 3, "copy": 2}, 3),
 }
 
 
@@ -91,43 +94,72 @@ def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
 
     RuntimeError: none was found in thousands of draws, which tests have not seen.
     """
-    shape = SHAPES[level]
+    shape, people = SHAPES[level], world.ids(PERSON)
     names = list(shape.schemas)
     weights = np.array(list(shape.schemas.values()), dtype=float)
-    people = world.ids(PERSON)
-    for _ in range(_KINDS):
-        name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-        ruled = name in RULED and bool(rng.random() < _RULED)
+    name, decision = names[_drawn(weights, rng)], _decision(rng)
+    ruled = weights * [name in RULED for name in names]
+    for attempt in range(1, _SCHEMAS + 1):
+        holds = bool(rng.integers(2))
+        idle = name not in RULED or (name == "if" and not holds)  # it is not about a verb, or nothing is to be done
         for _ in range(_TRIES):
-            maker = _Maker(world, people[int(rng.integers(len(people)))], shape, ruled, rng)
+            user = people[int(rng.integers(len(people)))]
+            maker = _Maker(world, user, SIZES[level].hops, "none" if idle else decision, rng)
             try:
                 goal = SCHEMAS[name](maker)
             except _NoneSuchError:
                 continue
-            if (draft := _kept(world, name, goal, maker, ruled)) is not None:
+            if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft
-    raise RuntimeError(f"world {world.name}: no goal after {_KINDS * _TRIES} draws")
+        # The world has no such goal: another schema. What the rules do stays as long as it can, so it is as frequent
+        # in all worlds.
+        name = names[_drawn(ruled, rng)]
+        decision = _decision(rng) if attempt % 16 == 0 else decision
+    raise RuntimeError(f"world {world.name}: no goal after {_SCHEMAS * _TRIES} draws")
 
 
-def _kept(world: World, name: str, goal: Goal, maker: _Maker, ruled: bool) -> Draft | None:
+def _decision(rng: np.random.Generator) -> Decision:
+    return list(_DECISIONS)[_drawn(np.array(list(_DECISIONS.values())), rng)]
+
+
+def _drawn(weights: NDArray[np.float64], rng: np.random.Generator) -> int:
+    """Draw the place of a weight."""
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
+
+
+def _kept(world: World, name: str, goal: Goal, maker: _Maker, holds: bool, least: int) -> Draft | None:
+    """Return the draft of a goal, or ``None``; ``holds``: whether its condition should hold, if it has one."""
     view = View(world.schema, world.store)
     try:
-        end = evaluate(goal, view, world.rules, maker.user)
+        trace = traced(goal, view, world.rules, maker.user)
     except NotMeantError:
         return None
-    if end == End() or (ruled and _end(world, goal, (), maker.user) == end):
+    end = trace.end
+    if not all(_FEWEST.get(name, 0) <= count <= _MOST for count in trace.found):
         return None
-    if end.refused and maker.rng.random() > _REFUSED:
+    if any(isinstance(step, When) and (step.then in trace.path) != holds for step in goal):
         return None
-    reads = tuple(view.cells)
-    path = flattened(goal, View(world.schema, world.store), world.rules, maker.user)
-    variants = [*naive(path), *filter(None, [other_branch(goal, path)])]
+    if end == End() and name != "if":
+        return None
+    if decision_of(world, goal, maker.user, end) != maker.decision:
+        return None
+    variants = [*naive(trace.path if trace.path else goal), *filter(None, [other_branch(goal, trace.path)])]
     if any(_end(world, variant, world.rules, maker.user) == end for variant in variants):
         return None
+    reads = tuple(view.cells)
     facts = facts_of(world, goal, maker.user, reads, end)
-    if sum(fact.proven for fact in facts) < maker.shape.facts:
+    if len(facts) < least:
         return None
     return Draft(name, goal, maker.user, end, reads, facts)
+
+
+def decision_of(world: World, goal: Goal, user: str, end: End) -> Decision:
+    """Return what the rules do to a goal that has this end: what differs without them, or if they held always."""
+    if _end(world, goal, obligations(world.rules), user) != end:
+        return "forbid"
+    if _end(world, goal, unconditional(world.rules), user) != end:
+        return "allow"
+    return "require" if _end(world, goal, prohibitions(world.rules), user) != end else "none"
 
 
 def _end(world: World, goal: Goal, rules: Sequence[Rule], user: str) -> End | None:
@@ -144,10 +176,16 @@ class _NoneSuchError(Exception):
 class _Maker:
     """Draws parts of programs."""
 
-    def __init__(self, world: World, user: str, shape: Shape, ruled: bool, rng: np.random.Generator) -> None:
-        self.world, self.user, self.shape, self.rng = world, user, shape, rng
+    def __init__(
+        self, world: World, user: str, hops: tuple[int, int], decision: Decision, rng: np.random.Generator
+    ) -> None:
+        self.world, self.user, self.hops, self.decision, self.rng = world, user, hops, decision, rng
         self.entities = world.schema.entities
-        self.ruled = ruled  # whether the next verb is one that a rule is about
+        rules: Sequence[Rule] = obligations(world.rules) if decision == "require" else prohibitions(world.rules)
+        #: The verbs that the next one is drawn from; ``None`` for all.
+        self.verbs: set[tuple[str, str]] | None = None
+        if decision != "none":
+            self.verbs = {(rule.entity, rule.verb) for rule in rules}
 
     def choose(self, things: Sequence[Any]) -> Any:
         if not things:
@@ -155,22 +193,22 @@ class _Maker:
         return things[int(self.rng.integers(len(things)))]
 
     def verb(self, *kinds: str) -> tuple[Entity, Verb]:
-        ruled = {(rule.entity, rule.verb) for rule in self.world.rules}
         verbs = [
             (entity, verb)
             for entity in self.entities.values()
             for verb in entity.verbs.values()
-            if verb.kind in kinds and (not self.ruled or (entity.key, verb.name) in ruled)
+            if verb.kind in kinds and (self.verbs is None or (entity.key, verb.name) in self.verbs)
         ]
         return self.choose(verbs)  # type: ignore[no-any-return]
 
     def source(self, entity: str, hops: int | None = None) -> Source:
         """Draw a way to a record of an entity, over so many references."""
-        count = int(self.rng.integers(self.shape.hops[0], self.shape.hops[1] + 1)) if hops is None else hops
+        count = int(self.rng.integers(self.hops[0], self.hops[1] + 1)) if hops is None else hops
         fields: list[tuple[str, str]] = []
         first = entity
-        for _ in range(count):
-            first, name = self.choose(self.world.schema.references[first])
+        schema = self.world.schema
+        for left in range(count - 1, -1, -1):
+            first, name = self.choose([one for one in schema.references[first] if schema.distances[one[0]] >= left])
             fields.append((name, self.entities[first].fields[name].to))
         of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
         for name, to in reversed(fields):
@@ -206,7 +244,7 @@ class _Maker:
     def select(self, entity: Entity, verb: Verb | None = None) -> Select:
         """Draw conditions that a few records meet: a reference, and the state that a verb needs, or another."""
         ref = self.field(entity, lambda one: one.kind == "ref" and one.name not in (verb.gives if verb else ()))
-        where = [Where(ref.name, "is", self.source(ref.to, int(self.rng.integers(0, 2))))]
+        where = [Where(ref.name, "is", self.source(ref.to, int(self.rng.integers(self.hops[0] - 1, self.hops[0] + 1))))]
         needs = dict(verb.needs) if verb else {}
         where += [Where(name, "is", Literal(value)) for name, value in needs.items()]
         numbers = [
@@ -256,6 +294,13 @@ def _tell(make: _Maker) -> Goal:
     return (Tell(Read(source, one.name)),)
 
 
+def _ask(make: _Maker) -> Goal:
+    entity = make.entities[make.choose(list(make.entities))]
+    by = make.field(entity, lambda field: field.is_number)
+    one = make.field(entity, lambda field: field is not by and (field.is_number or field.kind == "ref"))
+    return (Tell(Read(Pick(make.select(entity), by.name, bool(make.rng.integers(2))), one.name)),)
+
+
 def _extreme(make: _Maker) -> Goal:
     entity, verb = make.verb("act", "change")
     among = make.select(entity, verb)
@@ -269,13 +314,22 @@ def _each(make: _Maker) -> Goal:
 
 
 def _when(make: _Maker) -> Goal:
-    source = make.source(make.choose(list(make.entities)), 1)
+    source = make.source(make.choose([key for key in make.entities if make.world.schema.references[key]]), 1)
     entity, verb = make.verb("act", "change")
     other_entity, other_verb = make.choose(
         [(one, verb) for one in make.entities.values() for verb in one.verbs.values() if verb.kind != "create"]
     )
     then, otherwise = make.do(make.source(entity.key), verb), make.do(make.source(other_entity.key, 1), other_verb)
     return (When(source, make.condition(source), then, otherwise),)
+
+
+def _if(make: _Maker) -> Goal:
+    entity, verb = make.verb("act", "change")
+    source = make.source(entity.key)
+    condition = make.condition(source)
+    if condition.field in {*verb.needs, *verb.gives}:  # what a verb needs is no condition: without it, it fails
+        raise _NoneSuchError
+    return (When(source, condition, make.do(source, verb)),)
 
 
 def _make(make: _Maker) -> Goal:
@@ -290,21 +344,23 @@ def _make(make: _Maker) -> Goal:
 
 def _twice(make: _Maker) -> Goal:
     first = make.choose((_set, _act, _copy))(make)
-    make.ruled = False
+    make.verbs = None
     second = make.choose((_tell, _set, _act))(make)
     return (*first, *second)
 
 
 #: Schemas whose first verb may be one that a rule is about.
-RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "twice"})
+RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
 SCHEMAS: Mapping[str, Callable[[_Maker], Goal]] = {
     "act": _act,
     "set": _set,
     "copy": _copy,
     "tell": _tell,
+    "ask": _ask,
     "extreme": _extreme,
     "each": _each,
     "when": _when,
+    "if": _if,
     "make": _make,
     "twice": _twice,
 }

@@ -144,7 +144,8 @@ class Worlds(ToolEnv[WorldState]):
         state, story = self.state, self.story
         messages = self.tool_messages(results)
         for event in story.events[state.happened :]:
-            if state.incidents.calls >= event.after and state.final is None:
+            # Nothing changes after the policy has changed something: it was right to, and may not be able to undo it.
+            if state.incidents.calls >= event.after and state.final is None and not state.store.changed:
                 state.store = with_cell(story.world.schema, state.store, event.cell, event.value)
                 state.happened += 1
                 messages.append(user_message(event.notice))
@@ -173,8 +174,8 @@ class Worlds(ToolEnv[WorldState]):
         if state.final is not None:
             answer, refused = state.final
             answered = right.answer is not None and story.is_answer(answer, right.answer)
-            share += answered + bool(refused and refused == right.refused)
-            wrong += refused not in ("", right.refused)
+            share += answered + (right.refused in refused)
+            wrong += len(refused - {right.refused, *right.left_out})
             solved = share == parts and not wrong
             stop = "solved" if solved else "unsolved"
         # Where nothing has to be done (others did it), the end itself is all there is.

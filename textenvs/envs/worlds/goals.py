@@ -95,13 +95,6 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Count:
-    """The number of some records."""
-
-    among: Select
-
-
-@dataclass(frozen=True)
 class Do:
     """A verb on a record, or on each of several."""
 
@@ -132,7 +125,7 @@ class When:
 class Tell:
     """An answer."""
 
-    what: Read | Count
+    what: Read
 
 
 Source: TypeAlias = "Named | Me | Follow | Pick"
@@ -149,17 +142,40 @@ class End:
         changed: The cells that should have another value than at the beginning.
         new: The records that should be new, by entity, in the order of their values.
         answer: What the user should be told.
-        refused: The id of the record for which a rule forbids what the user wants; empty where there is none.
+        refused: The id of the record for which a rule forbids what the user wants, where nothing else is to be done;
+            else empty.
+        left_out: The ids of the records for which a rule forbids it, where something else is to be done: they may be
+            named, and need not be, so ends are equal without them.
     """
 
     changed: tuple[tuple[Cell, Value], ...] = ()
     new: tuple[tuple[str, Record], ...] = ()
     answer: Value | None = None
     refused: str = ""
+    left_out: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a program did in a store.
+
+    Args:
+        path: The steps that were taken, with the branch that was taken for each condition.
+        found: How many records each selection found.
+    """
+
+    end: End
+    path: Goal
+    found: tuple[int, ...]
 
 
 def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
-    """Return the end that a goal asks for.
+    """Return the end that a goal asks for; the arguments and errors of :func:`traced`."""
+    return traced(goal, view, rules, user).end
+
+
+def traced(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Trace:
+    """Return what a goal asks for, and how.
 
     Args:
         goal: The program.
@@ -177,18 +193,11 @@ def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
     except CannotBeDoneError as error:
         raise NotMeantError(str(error)) from None
     changed, new = differences(view.schema, view.store)
-    refused = "" if run.done or run.answer is not None else "".join(run.forbidden)
-    if len(run.forbidden) > 1 and refused:
+    elsewise = bool(run.done or run.answer is not None)
+    if len(run.forbidden) > 1 and not elsewise:
         raise NotMeantError("several records of which none is allowed")
-    return End(changed, new, run.answer, refused)
-
-
-def flattened(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Goal:
-    """Return the steps that :func:`evaluate` takes, with the branch that is taken for each condition."""
-    run = _Run(view, rules, user)
-    for step in goal:
-        run.step(step)
-    return tuple(run.path)
+    refused, left_out = ("", tuple(sorted(run.forbidden))) if elsewise else ("".join(run.forbidden), ())
+    return Trace(End(changed, new, run.answer, refused, left_out), tuple(run.path), tuple(run.found))
 
 
 def other_branch(goal: Goal, path: Goal) -> Goal | None:
@@ -227,6 +236,7 @@ class _Run:
     rules: Sequence[Rule]
     user: str
     path: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
+    found: list[int] = dataclasses.field(default_factory=list)
     answer: Value | None = None
     done: int = 0  # verbs that were allowed
     forbidden: list[str] = dataclasses.field(default_factory=list)
@@ -245,10 +255,8 @@ class _Run:
             holds = self.holds(step.of.entity, self.source(step.of), step.condition)
             if (chosen := step.then if holds else step.otherwise) is not None:
                 self.step(chosen)
-        elif isinstance(step.what, Read):
-            self.answer = self.operand(step.what)
         else:
-            self.answer = len(self.select(step.what.among))
+            self.answer = self.operand(step.what)
 
     def do(self, step: Do) -> None:
         entity, view = step.target.entity, self.view
@@ -308,7 +316,9 @@ class _Run:
         for number in numbers:  # whoever skips one of these cells takes conditions
             for name in equal:
                 self.view.cells[select.entity, number, name] = None
-        return [number for number in numbers if all(self.holds(select.entity, number, one) for one in conditions)]
+        found = [number for number in numbers if all(self.holds(select.entity, number, one) for one in conditions)]
+        self.found.append(len(found))
+        return found
 
     def holds(self, entity: str, number: str, where: Where) -> bool:
         value, other = self.view.value(entity, number, where.field), self.operand(where.value)

@@ -38,7 +38,7 @@ class Limit:
     def text(self, schema: Schema, skin: Skin) -> str:
         field = schema.entities[self.entity].fields[self.field]
         limit = skin.written(schema.entities[self.entity], field, self.limit)
-        deed, name = _deed(skin, self.entity, self.verb), _of(skin, self.entity, self.field)
+        deed, name = _deed(skin, self.entity, self.verb), _given(schema, skin, self)
         return f"{deed} is not allowed where its {name} is {'after' if field.kind == 'day' else 'above'} {limit}."
 
 
@@ -61,7 +61,7 @@ class Linked:
         target = schema.entities[self.target]
         value = spoken(str(skin.written(target, target.fields[self.state], self.value)))
         deed, state = _deed(skin, self.entity, self.verb), _of(skin, self.target, self.state)
-        return f"{deed} is not allowed where the {state} of its {_of(skin, self.entity, self.field)} is {value}."
+        return f"{deed} is not allowed where the {state} of its {_given(schema, skin, self)} is {value}."
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,26 @@ class Duty:
         return f"{deed} has a consequence: {then} its {_of(skin, self.entity, self.field)} as well, where {state}."
 
 
+Prohibition: TypeAlias = "Limit | Linked | Rank"
 Rule: TypeAlias = "Limit | Linked | Rank | Duty"
+
+#: A grade that nobody has.
+_NOBODY = 1000
+
+
+def prohibitions(rules: Sequence[Rule]) -> tuple[Prohibition, ...]:
+    """Return the rules that forbid something."""
+    return tuple(rule for rule in rules if not isinstance(rule, Duty))
+
+
+def obligations(rules: Sequence[Rule]) -> tuple[Duty, ...]:
+    """Return the rules by which something else is due."""
+    return tuple(rule for rule in rules if isinstance(rule, Duty))
+
+
+def unconditional(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return rules with prohibitions that hold always: what somebody keeps who does not look whether they apply."""
+    return tuple(rule if isinstance(rule, Duty) else Rank(rule.entity, rule.verb, _NOBODY) for rule in rules)
 
 
 def forbidden(
@@ -116,34 +135,42 @@ def forbidden(
 ) -> bool:
     """Return whether a rule forbids a verb on a record."""
     # Not any(...): what is right must not depend on the order of the rules, and neither should what is read for it.
-    return bool(
-        [
-            rule
-            for rule in rules
-            if not isinstance(rule, Duty)
-            and (rule.entity, rule.verb) == (entity, verb)
-            and rule.forbids(view, user, number, gives)
-        ]
-    )
+    about = [rule for rule in prohibitions(rules) if (rule.entity, rule.verb) == (entity, verb)]
+    return bool([rule for rule in about if rule.forbids(view, user, number, gives)])
 
 
 def duties(rules: Sequence[Rule], entity: str, verb: str) -> list[Duty]:
     """Return what is due after a verb."""
-    return [rule for rule in rules if isinstance(rule, Duty) and (rule.entity, rule.verb) == (entity, verb)]
+    return [rule for rule in obligations(rules) if (rule.entity, rule.verb) == (entity, verb)]
 
 
-def draw_rules(schema: Schema, store: Store, count: int, rng: np.random.Generator) -> tuple[Rule, ...]:
-    """Draw rules, each about another verb, in turn one that acts and one that changes."""
+def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.random.Generator) -> tuple[Rule, ...]:
+    """Draw rules, each about another verb: in turn a prohibition of an act, one of a change, and a duty.
+
+    The first three are about records to which so many references in a row lead. No rule is about a verb that is a
+    duty: what is due is never forbidden.
+    """
     verbs = [
         (entity, verb) for entity in schema.entities.values() for verb in entity.verbs.values() if verb.kind != "create"
     ]
     drawn = [verbs[place] for place in rng.permutation(len(verbs)).tolist()]
-    kinds = [[one for one in drawn if one[1].kind == kind] for kind in ("act", "change")]
     rules: list[Rule] = []
-    for entity, verb in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*kinds))):
-        if len(rules) < count and (makers := _makers(schema, entity, verb)):
-            maker = makers[int(rng.integers(len(makers)))]
-            rules.append(_rule(schema, store, entity, verb, maker, rng))
+    taken: set[tuple[str, str]] = set()
+    for number, wanted in zip(range(count), itertools.cycle(("act", "change", "duty")), strict=False):
+        for entity, verb in drawn:
+            if (entity.key, verb.name) in taken or wanted not in (verb.kind, "duty"):
+                continue
+            if number < 3 and schema.distances[entity.key] < hops:
+                continue
+            makers = [maker for maker in _makers(schema, entity, verb) if (maker[0] == "duty") == (wanted == "duty")]
+            if wanted == "duty":
+                makers = [maker for maker in makers if maker[1] and (maker[1].to, maker[2]) not in taken]
+            if makers:
+                rules.append(rule := _rule(schema, store, entity, verb, makers[int(rng.integers(len(makers)))], rng))
+                taken.add((rule.entity, rule.verb))
+                if isinstance(rule, Duty):
+                    taken.add((rule.target, rule.then))
+                break
     return tuple(rules)
 
 
@@ -186,6 +213,12 @@ def _rule(
 def _deed(skin: Skin, entity: str, verb: str) -> str:
     singular = spoken(skin.entities[entity][0])
     return f'"{spoken(skin.verbs[entity, verb])}" of {"an" if singular[0] in "aeiou" else "a"} {singular}'
+
+
+def _given(schema: Schema, skin: Skin, rule: Limit | Linked) -> str:
+    """Return what a rule's field is called: where the verb gives it, its new value counts."""
+    gives = schema.entities[rule.entity].verbs[rule.verb].gives
+    return ("new " if rule.field in gives else "") + _of(skin, rule.entity, rule.field)
 
 
 def _of(skin: Skin, entity: str, field: str) -> str:

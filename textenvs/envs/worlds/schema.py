@@ -10,6 +10,8 @@ from .applications import Application, Entity, applications
 
 #: Every world has it: the others refer to its people.
 ALWAYS = "personnel"
+#: The most references in a row that are counted.
+FARTHEST = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class Schema:
                 if field.kind == "ref":
                     fields_by_target[field.to].append((key, field.name))
         return fields_by_target
+
+    @functools.cached_property
+    def distances(self) -> Mapping[str, int]:
+        """How many references in a row lead to each entity's records, counted up to :data:`FARTHEST`."""
+        lengths = dict.fromkeys(self.entities, 0)
+        for _ in range(FARTHEST):
+            lengths = {key: max((1 + lengths[of] for of, _ in self.references[key]), default=0) for key in lengths}
+        return lengths
 
     @functools.cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:

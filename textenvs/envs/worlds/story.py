@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .applications import Entity, Field, Value
-from .goals import Count, End, Goal, Read, Step, Tell, When
+from .goals import End, Goal, Read, Step, Tell, When
 from .incidents import Incidents
 from .store import Store
 from .twins import Fact
 from .view import Cell, with_cell
 from .world import World
+
+_QUOTES = " \"'`*“”‘’«»"
+_EUROS, _THOUSANDS = re.compile(r"€|\b(?:euros?|eur)\b"), re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,9 @@ class Story:
 
     @functools.cached_property
     def question(self) -> tuple[Entity, Field] | None:
-        """The field that the answer is a value of; ``None`` where it is a number of records, or nothing is asked."""
+        """The field that the answer is a value of; ``None`` where nothing is asked."""
         read = next((one for step in self.goal for one in _tells(step)), None)
-        if not isinstance(read, Read):
+        if read is None:
             return None
         entity = self.world.schema.entities[read.of.entity]
         return entity, entity.fields[read.field]
@@ -95,18 +99,25 @@ class Story:
         return self.world.skin.written(entity, one, answer)
 
     def is_answer(self, answer: Any, right: Value) -> bool:
-        """Return whether an answer is the right one, by its type: a number, a date, the label or the id of a record."""
+        """Return whether an answer is the right one: a number, a date, the label or the id of a record.
+
+        Quotes around it, a full stop after it, the commas of thousands and euros make no difference.
+        """
         written = self.written(right)
-        if isinstance(written, int):
-            try:
-                return not isinstance(answer, bool) and float(answer) == written
-            except (TypeError, ValueError, OverflowError):
-                return False
-        text = " ".join(str(answer).split()).casefold()
-        return text in (str(written).casefold(), str(right).casefold())
+        text = " ".join(str(answer).split()).strip(_QUOTES).removesuffix(".").strip(_QUOTES).casefold()
+        if not isinstance(written, int):
+            labels = {str(written).casefold()}
+            return text in labels | ({str(right).casefold()} if isinstance(right, str) else set())
+        if isinstance(answer, bool):
+            return False
+        number = _THOUSANDS.sub("", _EUROS.sub("", text)).strip()
+        try:
+            return float(number) == written
+        except (ValueError, OverflowError):
+            return False
 
 
-def _tells(step: Step) -> Iterator[Read | Count]:
+def _tells(step: Step) -> Iterator[Read]:
     if isinstance(step, Tell):
         yield step.what
     elif isinstance(step, When):
@@ -134,10 +145,11 @@ def _end_to_json(end: End) -> dict[str, Any]:
         "new": [[entity, list(record)] for entity, record in end.new],
         "answer": end.answer,
         "refused": end.refused,
+        "left_out": list(end.left_out),
     }
 
 
 def _end_from_json(raw: Mapping[str, Any]) -> End:
     changed = tuple(((entity, number, name), value) for entity, number, name, value in raw["changed"])
     new = tuple((entity, tuple(record)) for entity, record in raw["new"])
-    return End(changed, new, raw["answer"], raw["refused"])
+    return End(changed, new, raw["answer"], raw["refused"], tuple(raw["left_out"]))

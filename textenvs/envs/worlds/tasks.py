@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,20 +12,23 @@ from ...messages import system, user
 from ...task import Endless, Split, Task, TaskError
 from ...text import excerpt
 from .applications import Value, applications
-from .drafts import Draft, draw_draft
+from .drafts import SHAPES, Draft, draw_draft
 from .expert import reads_of
-from .goals import NotMeantError, evaluate
+from .goals import End, NotMeantError, evaluate
 from .incidents import Incidents
 from .schema import ALWAYS
 from .skin import spoken
+from .store import Store
 from .story import Event, Story, from_json, to_json
-from .twins import Fact
+from .twins import without
 from .view import Cell, View, with_cell
 from .wording import Speaker
 from .world import LEVELS, Level, World, draw_world
 
 #: Worlds, and stories, that are kept: whoever plays few worlds draws none twice.
-_WORLDS, _STORIES = 64, 1024
+_WORLDS, _STORIES = 128, 256
+#: Others change something within so many calls; so often one of the changes matters; so many draws of one are tried.
+_EARLY, _MATTERS, _TRIES = 6, 0.7, 16
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,16 @@ class Manner:
         hides: Details that the user holds back, at most.
         wrong: How often the first of them is told wrongly at first.
         incidents: Calls that fail for a while, at most.
-        events: How often a value that matters is changed by others meanwhile.
+        events: Values that others change meanwhile, at most; one of them may matter.
     """
 
     hides: int
     wrong: float
     incidents: int
-    events: float
+    events: int
 
 
-MANNERS = {"easy": Manner(0, 0.0, 0, 0.0), "medium": Manner(1, 0.0, 1, 0.0), "hard": Manner(2, 0.5, 3, 0.5)}
+MANNERS = {"easy": Manner(0, 0.0, 0, 0), "medium": Manner(1, 0.0, 1, 1), "hard": Manner(2, 0.5, 3, 3)}
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,10 @@ def story_of_task(task: Task) -> Story:
         values = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
         raise TaskError(f"task {task.key}: it is none of generated worlds: {excerpt(str(error), 300)}") from None
-    if values:
-        return replace(story, ends=ends, twin_values=values, events=(), incidents=Incidents())
-    return story if ends == story.ends else replace(story, ends=ends)
+    events = story.events if len(ends) > 1 else ()
+    if len(ends) != len(events) + 1:
+        raise TaskError(f"task {task.key}: it has {len(ends)} ends, and {len(events)} changes by others")
+    return replace(story, ends=ends, twin_values=values, events=events) if values or ends != story.ends else story
 
 
 def _cell(world: World, parts: Sequence[str]) -> Cell:
@@ -133,25 +136,45 @@ def _cell(world: World, parts: Sequence[str]) -> Cell:
 def twin_tasks(task: Task) -> list[tuple[str, list[Task]]]:
     """Return the proven facts of a task, and for each the tasks of its twins, the first of them the world's own value.
 
-    All of these are without failing calls, and without changes by others.
+    Changes by others are left out where the twins would not all end otherwise with them.
     """
     story = story_of_task(task)
     facts = []
     for fact in story.facts:
-        if not fact.proven:
-            continue
         entity, number, name = fact.cell
         place = story.world.schema.places[entity][name]
         own = story.world.store.tables[entity][number][place]
+        stores = {
+            value: with_cell(story.world.schema, story.world.store, fact.cell, value) for value in (own, *fact.values)
+        }
+        ends = {value: _ends(story, store, story.events) for value, store in stores.items()}
+        if not _all_differ(ends.values(), fact.cell):
+            ends = {value: _ends(story, store, ()) for value, store in stores.items()}
         tasks = []
-        for value in (own, *fact.values):
-            view = View(story.world.schema, with_cell(story.world.schema, story.world.store, fact.cell, value))
-            end = evaluate(story.goal, view, story.world.rules, story.user)
+        for value, of_value in ends.items():
             extra = {**task.extra, "given": [[*fact.cell, value]]}
             key = f"{task.key}~{'.'.join(fact.cell)}={value}"
-            tasks.append(replace(task, key=key, ground_truth=to_json((end,)), extra=extra))
+            tasks.append(replace(task, key=key, ground_truth=to_json(of_value), extra=extra))
         facts.append((f"{name} of {entity} {number}", tasks))
     return facts
+
+
+def _ends(story: Story, store: Store, events: Sequence[Event]) -> tuple[End, ...]:
+    """Return the ends that a store requires after none of the events, the first, the first two; none has no meaning."""
+    ends = []
+    try:
+        for event in (None, *events):
+            store = with_cell(story.world.schema, store, event.cell, event.value) if event else store
+            ends.append(evaluate(story.goal, View(story.world.schema, store), story.world.rules, story.user))
+    except NotMeantError:
+        return ()
+    return tuple(ends)
+
+
+def _all_differ(ends: Collection[tuple[End, ...]], cell: Cell) -> bool:
+    """Return whether all twins end, and no two the same way, whatever has happened: but for the cell itself."""
+    stages = [{without(end, cell) for end in stage} for stage in zip(*ends, strict=False)]
+    return all(ends) and all(len(stage) == len(ends) for stage in stages)
 
 
 @functools.lru_cache(_WORLDS)
@@ -176,8 +199,7 @@ def story_of(key: str) -> Story:
     draft, manner = draw_draft(world, level, rng), MANNERS[level]
     speaker = Speaker(world, split, rng, manner.hides, bool(rng.random() < manner.wrong))  # type: ignore[arg-type]
     request = speaker.request(draft.goal, draft.user)
-    events = _events(world, draft, speaker, rng) if rng.random() < manner.events else ()
-    ends = [draft.end, *(end for _, end in events)]
+    events = _events(world, draft, speaker, level, rng)
     incidents = Incidents.draw(int(rng.integers(manner.incidents + 1)), 12, rng)
     return Story(
         world,
@@ -185,7 +207,7 @@ def story_of(key: str) -> Story:
         draft.goal,
         draft.user,
         request,
-        tuple(ends),
+        (draft.end, *(end for _, end in events)),
         draft.facts,
         tuple(speaker.details),
         tuple(event for event, _ in events),
@@ -193,27 +215,55 @@ def story_of(key: str) -> Story:
     )
 
 
-def _events(world: World, draft: Draft, speaker: Speaker, rng: np.random.Generator) -> list[tuple[Event, Any]]:
-    """Draw a change of a fact that comes before the expert's first change, with the end that is right from then on."""
-    proven = [fact for fact in draft.facts if fact.proven]
+def _events(
+    world: World, draft: Draft, speaker: Speaker, level: str, rng: np.random.Generator
+) -> list[tuple[Event, End]]:
+    """Draw changes that come before the expert's first change, each with the end that is right from then on.
+
+    At most one of them matters, and only where enough other facts are left to be read: its notice tells the value.
+    """
+    view = View(world.schema, world.store)
+    evaluate(draft.goal, view, world.rules, draft.user)
+    looks = sum(1 for _ in reads_of(world, draft.user, view))
+    count = int(rng.integers(MANNERS[level].events + 1))
+    if looks < 2 or not count:
+        return []
+    after = sorted(rng.integers(1, min(_EARLY, looks), count).tolist())
+    enough = len(draft.facts) > SHAPES[level].facts
+    matters = int(rng.integers(count)) if enough and rng.random() < _MATTERS else None
+    events, store, end = list[tuple[Event, End]](), world.store, draft.end
+    for place in range(count):
+        if (change := _change(world, draft, store, end, place == matters, rng)) is None:
+            continue
+        cell, value, end = change
+        store = with_cell(world.schema, store, cell, value)
+        events.append((Event(after[place], cell, value, speaker.notice(cell, value)), end))
+    return events
+
+
+def _change(
+    world: World, draft: Draft, store: Store, end: End, matters: bool, rng: np.random.Generator
+) -> tuple[Cell, Value, End] | None:
+    """Draw a change of a fact, or of the same field of a record that does not matter; and the end after it."""
     written = {cell for cell, _ in draft.end.changed}
-    proven = [fact for fact in proven if fact.cell not in written]
-    if not proven:
-        return []
-    fact: Fact = proven[int(rng.integers(len(proven)))]
-    value: Value = fact.values[int(rng.integers(len(fact.values)))]
-    view = View(world.schema, with_cell(world.schema, world.store, fact.cell, value))
-    try:
-        end = evaluate(draft.goal, view, world.rules, draft.user)
-    except NotMeantError:  # it had a meaning when the fact was proven
-        raise AssertionError(f"{world.name}: the twin of {fact.cell} has no meaning") from None
-    before = View(world.schema, world.store)
-    evaluate(draft.goal, before, world.rules, draft.user)
-    looks = sum(1 for _ in reads_of(world, draft.user, before))
-    if looks < 2:
-        return []
-    after = int(rng.integers(1, min(5, looks)))
-    return [(Event(after, fact.cell, value, speaker.notice(fact.cell, value)), end)]
+    facts = [fact for fact in draft.facts if fact.cell not in written]
+    for _ in range(_TRIES if facts else 0):
+        fact = facts[int(rng.integers(len(facts)))]
+        entity, number, name = fact.cell
+        if not matters:
+            number = world.ids(entity)[int(rng.integers(len(world.ids(entity))))]
+        cell, value = (entity, number, name), fact.values[int(rng.integers(len(fact.values)))]
+        record = store.first(entity, number)
+        if record is None or record[world.schema.places[entity][name]] == value:
+            continue
+        view = View(world.schema, with_cell(world.schema, store, cell, value))
+        try:
+            new = evaluate(draft.goal, view, world.rules, draft.user)
+        except NotMeantError:
+            continue
+        if (new != end) == matters and (matters or cell not in draft.reads):
+            return cell, value, new
+    return None
 
 
 def _rules_text(world: World) -> str:
@@ -226,6 +276,6 @@ def _rules_text(world: World) -> str:
         "Rules of the house, which the tools do not check:",
         *(f"- {rule.text(world.schema, skin)}" for rule in world.rules),
         "Where a rule forbids what is wanted of one of several records, leave that record out; where it forbids all, "
-        "change nothing, and call finish with the id of the record that it is about as refused.",
+        "change nothing, and call finish with the id of the record that was to be changed as refused.",
     ]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from .world import World
 #: Records on a page of search results.
 PAGE = 8
 FINISH, SIGN_IN = "finish", "sign_in"
+_WORD = re.compile(r"\w+")
 _ID, _PAGE = "id", "page"
 
 _EMPTY = Store(Tables(lambda entity: {}))
@@ -39,8 +41,8 @@ class WorldState(ToolState):
     #: The calls that worked, for the scripted expert.
     made: frozenset[tuple[Any, ...]] = frozenset()
     happened: int = 0  # events
-    #: What ``finish`` was called with: the answer, and the id for which it refuses; ``None`` before.
-    final: tuple[Any, str] | None = None
+    #: What ``finish`` was called with: the answer, and the ids for which it refuses; ``None`` before.
+    final: tuple[Any, frozenset[str]] | None = None
     disclosed: tuple[int, ...] = ()  # how often the user has answered for each detail
     idle: int = 0  # replies that the user could not answer
     standing: float = 0.0  # the share of the task that is done
@@ -89,8 +91,8 @@ def _tools(world: World) -> list[Tool[..., Any]]:
         _tool(
             _finish,
             FINISH,
-            "End the task: with the answer to a question, if there was one, and with the id of the record for which a "
-            "rule forbids what the user wants, if one does.",
+            "End the task: with the answer to a question, if there was one (a value as tools write it, of a record its "
+            "name or id), and with the id of the record for which a rule forbids what the user wants, if one does.",
             {"answer": ("text or number", {}, False), "refused": ("id", {"type": "string"}, False)},
         ),
     ]
@@ -121,8 +123,8 @@ class _Checked:
     properties: Mapping[str, Any]
     required: list[str]
 
-    # A world may have a field that is called "state": the episode's has a name that none has.
-    def __call__(self, *, episode_state: WorldState, **arguments: Any) -> Any:
+    # A world may have a field that is called "state": the episode's has a name that none has. "self" is no name either.
+    def __call__(self, /, *, episode_state: WorldState, **arguments: Any) -> Any:
         if unknown := [key for key in arguments if key not in self.properties]:
             raise ToolError(f"{self.name} has no argument {unknown[0][:40]!r}; it has {', '.join(self.properties)}")
         values = {key: value for key, value in arguments.items() if value is not None}
@@ -266,11 +268,11 @@ def _sign_in(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
 def _finish(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
     answer, refused = arguments.get("answer"), arguments.get("refused", "")
     if not isinstance(refused, str):
-        raise ToolError(f"refused is the id of a record, not {refused!r}")
+        raise ToolError(f"refused is the id of a record, not {str(refused)[:40]!r}")
     if answer is not None and (isinstance(answer, bool) or not isinstance(answer, str | int | float)):
         raise ToolError("answer is a text or a number")
     if state.final is None:
-        state.final = answer, refused.strip()
+        state.final = answer, frozenset(_WORD.findall(refused))
     return {"finished": True}
 
 

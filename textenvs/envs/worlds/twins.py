@@ -19,13 +19,14 @@ from .world import World
 
 #: Ends that differ, of a proven fact: that of the world itself, and those of its twins.
 ENOUGH = 7
-#: Values that are tried for a cell; many give no meaning to the program, or the same end.
-_TRIED = 24
+#: Values that are tried for a cell; many give no meaning to the program, or the same end. After some of these, a cell
+#: with no more than two ends is given up: it decides a condition.
+_TRIED, _FIRST = 24, 8
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A cell that a solution reads, with the values of its twins, of which each requires another end."""
+    """A cell that a solution must read: the values of its twins, of which each requires another end."""
 
     cell: Cell
     values: tuple[Value, ...]
@@ -36,17 +37,13 @@ class Fact:
         return 1 + len(self.values)
 
     @property
-    def proven(self) -> bool:
-        return self.ends >= ENOUGH
-
-    @property
     def bound(self) -> float:
         """The largest share of the twins that a policy can solve that does not read the cell."""
         return 1 / self.ends
 
 
 def facts_of(world: World, goal: Goal, user: str, cells: Sequence[Cell], end: End) -> tuple[Fact, ...]:
-    """Return the cells that decide the end of a goal, with the values of their twins.
+    """Return the cells that a solution must read, proven by enough twins.
 
     Args:
         world: The world; it has the rules.
@@ -57,24 +54,26 @@ def facts_of(world: World, goal: Goal, user: str, cells: Sequence[Cell], end: En
     """
     facts = []
     for cell in cells:
-        ends, values = {_without(end, cell)}, []
-        for value in _others(world, cell):
+        ends, values = {without(end, cell)}, []
+        others = list(_others(world, cell))
+        for place, value in enumerate(others):
+            if len(ends) + len(others) - place < ENOUGH or (place == _FIRST and len(ends) <= 2):
+                break
             twin = View(world.schema, with_cell(world.schema, world.store, cell, value))
             try:
                 other = evaluate(goal, twin, world.rules, user)
             except NotMeantError:
                 continue
-            if (rest := _without(other, cell)) not in ends:
+            if (rest := without(other, cell)) not in ends:
                 ends.add(rest)
                 values.append(value)
                 if len(ends) >= ENOUGH:
+                    facts.append(Fact(cell, tuple(values)))
                     break
-        if values:
-            facts.append(Fact(cell, tuple(values)))
     return tuple(facts)
 
 
-def _without(end: End, cell: Cell) -> End:
+def without(end: End, cell: Cell) -> End:
     """Return an end without the cell itself: to give it a value that a twin has already is no change there."""
     return replace(end, changed=tuple(one for one in end.changed if one[0] != cell))
 

@@ -12,7 +12,6 @@ from ...task import Split, split_choices
 from ...text import load_yaml
 from .applications import Entity, Field, Value
 from .goals import (
-    Count,
     Do,
     Follow,
     Goal,
@@ -198,7 +197,5 @@ class Speaker:
         return self._say("act_each" if several else "act", verb=verb, target=target)
 
     def _tell(self, step: Tell) -> str:
-        if isinstance(step.what, Count):
-            return self._say("count", all=self._select(step.what.among))
         name, of = self._field(step.what.of.entity, step.what.field), self._source(step.what.of)
         return self._say("tell", field=name, of=of)

@@ -30,12 +30,13 @@ class Size:
     applications: tuple[int, int]
     records: tuple[int, int]
     rules: tuple[int, int]
+    hops: tuple[int, int]  # references that are followed to a record
 
 
 SIZES: Mapping[str, Size] = {
-    "easy": Size((2, 3), (150, 250), (2, 2)),
-    "medium": Size((4, 5), (800, 1200), (3, 4)),
-    "hard": Size((6, 8), (2500, 5000), (4, 6)),
+    "easy": Size((2, 3), (150, 250), (3, 3), (1, 2)),
+    "medium": Size((4, 5), (800, 1200), (4, 5), (1, 2)),
+    "hard": Size((6, 8), (2500, 5000), (5, 7), (2, 3)),
 }
 
 
@@ -108,7 +109,7 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
         skin,
         speech,
         store,
-        draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), rng),
+        draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), size.hops[0], rng),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from dataclasses import replace
 
@@ -12,11 +13,15 @@ import pytest
 import textenvs
 from textenvs.audit import Subject
 from textenvs.audit.reads import reads
-from textenvs.envs.worlds.goals import End
+from textenvs.envs.worlds.goals import End, Named, NotMeantError, Read, Tell, evaluate
 from textenvs.envs.worlds.incidents import Incidents
+from textenvs.envs.worlds.rules import obligations, unconditional
+from textenvs.envs.worlds.story import Story
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, story_of_task, task_of, twin_tasks
 from textenvs.envs.worlds.user import PATIENCE
+from textenvs.envs.worlds.view import View
 from textenvs.envs.worlds.wording import _PHRASES, phrases
+from textenvs.envs.worlds.world import draw_world
 from textenvs.messages import text_of
 from textenvs.task import SPLITS, TaskError
 from textenvs.tools.formats import Hermes, call
@@ -48,8 +53,9 @@ def key_where(level, fits):
     return next(key for key in keys if fits(story_of(key)))
 
 
-def with_events(story):
-    return bool(story.events) and not story.incidents.drawn
+def one_event(matters):
+    """What fits stories with one change by others, which matters or does not."""
+    return lambda story: len(story.ends) == 2 and (story.ends[0] != story.ends[1]) == matters
 
 
 def with_one_change(story):
@@ -107,7 +113,7 @@ def test_undone_change_costs_nothing():
 
 
 def test_nothing_to_do_is_paid_at_end():
-    env, nothing = world_env(), {"ends": [{"changed": [], "new": [], "answer": None, "refused": ""}]}
+    env, nothing = world_env(), {"ends": [{"changed": [], "new": [], "answer": None, "refused": "", "left_out": []}]}
     task = replace(task_of("easy/train/0/0/0"), ground_truth=json.dumps(nothing))
     env.reset(seed=0, options={"task": task})
     assert env.step("Hello.")[1] == 0
@@ -194,12 +200,11 @@ def test_list_of_all_words_is_no_question():
 
 def test_event_changes_what_is_right():
     env = world_env("hard")
-    key = key_where("hard", with_events)
+    key = key_where("hard", one_event(matters=True))
     begin(env, key)
     (event,) = env.story.events
     expert(env, lambda env: env.state.happened)
     assert event.notice in text_of(env.state.messages[-1])
-    assert env.story.ends[0] != env.story.ends[1]
     assert expert(env)[-1]["stop"] == "solved"
     begin(env, key)  # whoever goes by the value of before fails
     blind = env.fork()
@@ -213,6 +218,92 @@ def test_event_changes_what_is_right():
         if not env.state.done:
             env.step(reply)
     assert env.state.stop != "solved"
+
+
+def test_change_of_another_record_does_not_matter():
+    env = world_env("hard")
+    begin(env, key_where("hard", one_event(matters=False)))
+    expert(env, lambda env: env.state.happened)
+    assert env.state.happened
+    assert expert(env)[-1]["stop"] == "solved"
+
+
+def test_nothing_changes_after_own_changes():
+    """What was right when it was done stays right: it may be a new record, which nothing takes back."""
+    env = world_env("hard")
+    key = key_where("hard", lambda story: one_event(matters=True)(story) and story.ends[0].changed)
+    begin(env, key)
+    (event,) = env.story.events
+    env.state.story = replace(env.story, events=(replace(event, after=1000),))
+    expert(env, lambda env: env.state.store.changed)
+    env.state.story = replace(env.story, events=(event,))
+    assert expert(env)[-1]["stop"] == "solved"
+    assert env.state.happened == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_fixed_view_of_the_rules_is_right(level):
+    """Who skips the rules, keeps duties alone, or takes all prohibitions as unconditional, is often wrong."""
+    views = {"none": lambda rules: (), "duties": obligations, "always": unconditional}
+    right, count = dict.fromkeys(views, 0), 40
+    for number in range(count):
+        story = story_of(f"{level}/train/5/{number}/0")
+        for name, view in views.items():
+            rules = view(story.world.rules)
+            try:
+                end = evaluate(story.goal, View(story.world.schema, story.store), rules, story.user)
+            except NotMeantError:
+                continue
+            right[name] += end == story.ends[0]
+    assert max(right.values()) <= 0.8 * count, right
+
+
+def test_duties_are_never_forbidden():
+    for level, number in itertools.product(LEVELS, range(20)):
+        rules = draw_world(level, f"duties/{number}").rules
+        about = [(rule.entity, rule.verb) for rule in rules]
+        due = [(rule.target, rule.then) for rule in obligations(rules)]
+        assert len({*about, *due}) == len(about) + len(due)
+
+
+def test_record_that_was_left_out_may_be_named():
+    env = world_env("medium")
+    begin(env, key_where("medium", lambda story: story.ends[0].left_out))
+    (number, *_) = env.story.ends[0].left_out
+    expert(env, lambda env: "finish" in str(env.demonstration(np.random.default_rng(0))))
+    for refused, stop in ((number, "solved"), (f"{number}, P1", "unsolved")):
+        fork = env.fork()
+        answer = env.story.ends[0].answer
+        arguments = {} if answer is None else {"answer": env.story.written(answer)}
+        assert fork.step(WRITE("", [call("finish", refused=refused, **arguments)]))[4]["stop"] == stop
+
+
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [
+        ("money", ["{}", "{:,}", "{} euros", "€{:,}", "{}.0", "**{}**"]),
+        ("day", ["{}", '"{}"', "{}."]),
+        ("ref", ["{}", "'{}'", "  {}  "]),
+    ],
+)
+def test_answer_counts_however_it_is_written(kind, right):
+    world = draw_world("easy", "answers", ("calendar", "shop"))
+    entity, name = next(
+        (entity, one.name)
+        for entity in world.schema.entities.values()
+        for one in entity.fields.values()
+        if one.kind == kind
+    )
+    of = Named(entity.key, world.label(entity.key, world.ids(entity.key)[0]))
+    goal = (Tell(Read(of, name)),)
+    end = evaluate(goal, View(world.schema, world.store), (), world.ids("personnel.person")[0])
+    story, answer = Story(world, "tell", goal, "", "", (end,)), end.answer
+    for form in right:
+        assert story.is_answer(form.format(story.written(answer)), answer), form
+    for wrong in ("", "1e999", "nan", True, f"{story.written(answer)} or 7", [story.written(answer)]):
+        assert not story.is_answer(wrong, answer), wrong
+    if kind == "day":
+        assert not story.is_answer(answer, answer)
 
 
 def test_failing_calls_can_be_overcome():
@@ -269,9 +360,9 @@ def test_splits_share_no_world_and_no_wording():
 
 def test_tasks_of_few_worlds_share_them():
     tasks = WorldTasks(worlds=2)
-    worlds = [story_of_task(tasks[number]).world for number in range(6)]
-    assert len({id(world) for world in worlds}) == 2
-    assert worlds[0] is worlds[2]
+    worlds = [story_of_task(tasks[number]).world.name for number in range(6)]
+    assert len({*worlds}) == 2
+    assert worlds[0] == worlds[2]
     assert len({tasks[number].key for number in range(6)}) == 6
 
 
