@@ -3,9 +3,10 @@
     python -m benchmarks.worlds [--levels easy,medium,hard] [--seeds 1000] [--attacked 200] [--results FILE] [--report]
 
 For each level: of so many test tasks, each in a world of its own, the share that the expert solves, its calls, how many
-facts are proven by seven twins, and how often the rules forbid; how many ends would be right for who keeps no rules, the
-duties alone, or every prohibition as if it held always; of the first tasks, what the best attack earns and solves. Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in
-milliseconds of one core). An exception ends it: no seed is passed over.
+facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, the
+duties alone, or all prohibitions as if they held always; of the first tasks, what the best attack earns and solves.
+Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in milliseconds of
+one core). An exception ends it: no seed is passed over.
 """
 
 from __future__ import annotations

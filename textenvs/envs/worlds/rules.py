@@ -205,7 +205,7 @@ def _rule(
         return Limit(entity.key, verb.name, field.name, values[int(len(values) * rng.uniform(0.4, 0.7))])
     if kind == "linked":
         values_of = list(schema.entities[field.to].fields[part].values)
-        value = values_of[int(rng.integers(1, len(values_of)))]
+        value = values_of[int(rng.integers(len(values_of)))]
         return Linked(entity.key, verb.name, field.name, field.to, part, value)
     return Duty(entity.key, verb.name, field.name, field.to, part)
 
