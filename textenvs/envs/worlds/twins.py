@@ -73,6 +73,18 @@ def facts_of(world: World, goal: Goal, user: str, cells: Sequence[Cell], end: En
     return tuple(facts)
 
 
+def is_proven(world: World, goal: Goal, user: str, fact: Fact, end: End) -> bool:
+    """Return whether a fact of a part of a goal is one of the whole goal, which has this end: all twins end apart."""
+    ends = {without(end, fact.cell)}
+    for value in fact.values:
+        twin = View(world.schema, with_cell(world.schema, world.store, fact.cell, value))
+        try:
+            ends.add(without(evaluate(goal, twin, world.rules, user), fact.cell))
+        except NotMeantError:
+            return False
+    return len(ends) == fact.ends
+
+
 def without(end: End, cell: Cell) -> End:
     """Return an end without the cell itself: to give it a value that a twin has already is no change there."""
     return replace(end, changed=tuple(one for one in end.changed if one[0] != cell))

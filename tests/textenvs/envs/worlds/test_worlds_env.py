@@ -297,7 +297,7 @@ def test_answer_counts_however_it_is_written(kind, right):
     of = Named(entity.key, world.label(entity.key, world.ids(entity.key)[0]))
     goal = (Tell(Read(of, name)),)
     end = evaluate(goal, View(world.schema, world.store), (), world.ids("personnel.person")[0])
-    story, answer = Story(world, "tell", goal, "", "", (end,)), end.answer
+    story, answer = Story(world, ("tell",), goal, "", "", (end,)), end.answer
     for form in right:
         assert story.is_answer(form.format(story.written(answer)), answer), form
     for wrong in ("", "1e999", "nan", True, f"{story.written(answer)} or 7", [story.written(answer)]):

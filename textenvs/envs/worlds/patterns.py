@@ -1,0 +1,232 @@
+"""Goals drawn by patterns: programs of a form, with the records, fields and values of a world."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .applications import Entity, Field, Value, Verb
+from .goals import (
+    PERSON,
+    Do,
+    Follow,
+    Goal,
+    Literal,
+    Make,
+    Me,
+    Named,
+    Operand,
+    Pick,
+    Read,
+    Select,
+    Source,
+    Tell,
+    When,
+    Where,
+)
+from .rules import Rule, obligations, prohibitions
+from .world import World
+
+#: What the rules of the house do to a goal: forbid all or a part of it, allow what they forbid elsewhere, or require
+#: something else as well; `none` is not about its verb.
+Decision = typing.Literal["forbid", "allow", "require", "none"]
+
+
+class NoneSuchError(Exception):
+    """The world has nothing of the kind that a pattern needs."""
+
+
+class Maker:
+    """Draws parts of programs."""
+
+    def __init__(
+        self, world: World, user: str, hops: tuple[int, int], decision: Decision, rng: np.random.Generator
+    ) -> None:
+        self.world, self.user, self.hops, self.decision, self.rng = world, user, hops, decision, rng
+        self.entities = world.schema.entities
+        rules: Sequence[Rule] = obligations(world.rules) if decision == "require" else prohibitions(world.rules)
+        #: The verbs that the next one is drawn from; ``None`` for all.
+        self.verbs: set[tuple[str, str]] | None = None
+        if decision != "none":
+            self.verbs = {(rule.entity, rule.verb) for rule in rules}
+
+    def choose(self, things: Sequence[Any]) -> Any:
+        if not things:
+            raise NoneSuchError
+        return things[int(self.rng.integers(len(things)))]
+
+    def verb(self, *kinds: str) -> tuple[Entity, Verb]:
+        verbs = [
+            (entity, verb)
+            for entity in self.entities.values()
+            for verb in entity.verbs.values()
+            if verb.kind in kinds and (self.verbs is None or (entity.key, verb.name) in self.verbs)
+        ]
+        return self.choose(verbs)  # type: ignore[no-any-return]
+
+    def source(self, entity: str, hops: int | None = None) -> Source:
+        """Draw a way to a record of an entity, over so many references."""
+        count = int(self.rng.integers(self.hops[0], self.hops[1] + 1)) if hops is None else hops
+        fields: list[tuple[str, str]] = []
+        first = entity
+        schema = self.world.schema
+        for left in range(count - 1, -1, -1):
+            first, name = self.choose([one for one in schema.references[first] if schema.distances[one[0]] >= left])
+            fields.append((name, self.entities[first].fields[name].to))
+        of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
+        for name, to in reversed(fields):
+            of = Follow(of, name, to)
+        return of
+
+    def named(self, entity: str) -> Named:
+        return Named(entity, self.world.label(entity, self.choose(self.world.ids(entity))))
+
+    def field(self, entity: Entity, fits: Callable[[Field], bool]) -> Field:
+        return self.choose([one for one in entity.fields.values() if fits(one)])  # type: ignore[no-any-return]
+
+    def value(self, field: Field) -> Value:
+        return self.choose(field.domain())  # type: ignore[no-any-return]
+
+    def operand(self, field: Field, read: float = 0.0) -> Operand:
+        """Draw what a field gets: a value, the value of another record's field, a record."""
+        if field.kind == "ref":
+            return self.source(field.to)
+        if field.kind == "name":
+            raise NoneSuchError
+        if field.is_number and self.rng.random() < read:
+            fields = [
+                (one.key, other.name)
+                for one in self.entities.values()
+                for other in one.fields.values()
+                if (other.kind, other.low, other.high, other.step) == (field.kind, field.low, field.high, field.step)
+            ]
+            entity, name = self.choose(fields)
+            return Read(self.source(entity, 1), name)
+        return Literal(self.value(field))
+
+    def select(self, entity: Entity, verb: Verb | None = None) -> Select:
+        """Draw conditions that a few records meet: a reference, and the state that a verb needs, or another."""
+        ref = self.field(entity, lambda one: one.kind == "ref" and one.name not in (verb.gives if verb else ()))
+        where = [Where(ref.name, "is", self.source(ref.to, int(self.rng.integers(self.hops[0] - 1, self.hops[0] + 1))))]
+        needs = dict(verb.needs) if verb else {}
+        where += [Where(name, "is", Literal(value)) for name, value in needs.items()]
+        numbers = [
+            one for one in entity.fields.values() if one.is_number and one.name not in (verb.gives if verb else ())
+        ]
+        if numbers and self.rng.random() < 0.5:
+            one = self.choose(numbers)
+            place = self.world.schema.places[entity.key][one.name]
+            values = sorted(int(record[place]) for record in self.world.store.tables[entity.key].values())
+            limit = values[int(len(values) * self.rng.uniform(0.3, 0.7))]
+            where.append(Where(one.name, str(self.choose(("over", "under"))), Literal(limit)))
+        return Select(entity.key, tuple(where))
+
+    def do(self, target: Source | Select, verb: Verb, read: float = 0.0) -> Do:
+        fields = self.entities[target.entity].fields
+        return Do(target, verb.name, tuple((name, self.operand(fields[name], read)) for name in verb.gives))
+
+    def condition(self, source: Source) -> Where:
+        """Draw a condition on a record, which holds or does not."""
+        entity = self.entities[source.entity]
+        one = self.field(entity, lambda field: field.kind == "choice" or field.is_number)
+        if one.kind == "choice":
+            return Where(one.name, str(self.choose(("is", "not"))), Literal(self.value(one)))
+        place = self.world.schema.places[entity.key][one.name]
+        values = sorted(int(record[place]) for record in self.world.store.tables[entity.key].values())
+        return Where(one.name, str(self.choose(("over", "under"))), Literal(values[len(values) // 2]))
+
+
+def _act(make: Maker) -> Goal:
+    entity, verb = make.verb("act")
+    return (make.do(make.source(entity.key), verb),)
+
+
+def _set(make: Maker) -> Goal:
+    entity, verb = make.verb("change")
+    return (make.do(make.source(entity.key), verb),)
+
+
+def _copy(make: Maker) -> Goal:
+    entity, verb = make.verb("change")
+    return (make.do(make.source(entity.key), verb, 1.0),)
+
+
+def _tell(make: Maker) -> Goal:
+    source = make.source(make.choose(list(make.entities)))
+    one = make.field(make.entities[source.entity], lambda field: field.is_number or field.kind == "ref")
+    return (Tell(Read(source, one.name)),)
+
+
+def _ask(make: Maker) -> Goal:
+    entity = make.entities[make.choose(list(make.entities))]
+    by = make.field(entity, lambda field: field.is_number)
+    one = make.field(entity, lambda field: field is not by and (field.is_number or field.kind == "ref"))
+    return (Tell(Read(Pick(make.select(entity), by.name, bool(make.rng.integers(2))), one.name)),)
+
+
+def _extreme(make: Maker) -> Goal:
+    entity, verb = make.verb("act", "change")
+    among = make.select(entity, verb)
+    one = make.field(entity, lambda field: field.is_number)
+    return (make.do(Pick(among, one.name, bool(make.rng.integers(2))), verb),)
+
+
+def _each(make: Maker) -> Goal:
+    entity, verb = make.verb("act", "change")
+    return (make.do(make.select(entity, verb), verb),)
+
+
+def _when(make: Maker) -> Goal:
+    source = make.source(make.choose([key for key in make.entities if make.world.schema.references[key]]), 1)
+    entity, verb = make.verb("act", "change")
+    other_entity, other_verb = make.choose(
+        [(one, verb) for one in make.entities.values() for verb in one.verbs.values() if verb.kind != "create"]
+    )
+    then, otherwise = make.do(make.source(entity.key), verb), make.do(make.source(other_entity.key, 1), other_verb)
+    return (When(source, make.condition(source), then, otherwise),)
+
+
+def _if(make: Maker) -> Goal:
+    entity, verb = make.verb("act", "change")
+    source = make.source(entity.key)
+    condition = make.condition(source)
+    if condition.field in {*verb.needs, *verb.gives}:  # what a verb needs is no condition: without it, it fails
+        raise NoneSuchError
+    return (When(source, condition, make.do(source, verb)),)
+
+
+def _make(make: Maker) -> Goal:
+    entity, verb = make.verb("create")
+    label = make.world.free_label(entity, make.rng)
+    gives: list[tuple[str, Operand]] = []
+    for name in verb.gives:
+        one = entity.fields[name]
+        gives.append((name, Literal(label) if name == entity.label else make.operand(one, 0.5)))
+    return (Make(entity.key, tuple(gives)),)
+
+
+def _twice(make: Maker) -> Goal:
+    first = make.choose((_set, _act, _copy))(make)
+    make.verbs = None
+    second = make.choose((_tell, _set, _act))(make)
+    return (*first, *second)
+
+
+#: Patterns whose first verb may be one that a rule is about.
+RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
+PATTERNS: Mapping[str, Callable[[Maker], Goal]] = {
+    "act": _act,
+    "set": _set,
+    "copy": _copy,
+    "tell": _tell,
+    "ask": _ask,
+    "extreme": _extreme,
+    "each": _each,
+    "when": _when,
+    "if": _if,
+    "make": _make,
+    "twice": _twice,
+}
