@@ -1,4 +1,4 @@
-"""Goals drawn for a world: programs of the patterns, kept where every part of them decides, and put together.
+"""Goals drawn for a world: programs of the forms, kept where every part of them decides, and put together.
 
 A program is kept where it has one meaning, every naive variant of it ends in another state, and enough of the facts
 that it reads are proven by twins (:mod:`.twins`). At the hardest level a goal is several of them, one after another, of
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .expert import reads_of
 from .goals import PERSON, End, Goal, NotMeantError, When, evaluate, naive, other_branch, traced
-from .patterns import PATTERNS, RULED, Decision, Maker, NoneSuchError
+from .forms import FORMS, RULED, Decision, Maker, NoneSuchError
 from .rules import Rule, obligations, prohibitions, unconditional
 from .twins import Fact, facts_of, is_proven
 from .view import Cell, View
@@ -23,9 +23,9 @@ from .world import SIZES, World
 
 #: Of the goals with a verb that can have rules: how often these do what to it.
 _DECISIONS: Mapping[Decision, float] = {"forbid": 0.4, "allow": 0.34, "require": 0.18, "none": 0.08}
-#: How many patterns are tried, and how many draws of each.
+#: How many forms are tried, and how many draws of each.
 _ATTEMPTS, _TRIES = 200, 40
-#: How many records a selection has, at least, by pattern, and at most.
+#: How many records a selection has, at least, by form, and at most.
 _FEWEST, _MOST = {"ask": 3, "extreme": 3, "each": 2}, 8
 
 
@@ -34,13 +34,13 @@ class Shape:
     """Goals of a level.
 
     Args:
-        patterns: Names of the patterns, with weights.
+        forms: Names of the patterns, with weights.
         facts: How many facts, at least, are proven by seven twins, but for one that others change meanwhile.
         parts: How many programs a goal has, the least and the most.
         calls: A program is added to others while the goal takes no more calls than these.
     """
 
-    patterns: Mapping[str, float]
+    forms: Mapping[str, float]
     facts: int
     parts: tuple[int, int] = (1, 1)
     calls: int = 0
@@ -62,10 +62,10 @@ class Draft:
     """A goal in a world, with its end, what it reads, the facts that are proven, and the calls that it takes.
 
     Args:
-        patterns: Those of its programs.
+        forms: Those of its programs.
     """
 
-    patterns: tuple[str, ...]
+    forms: tuple[str, ...]
     goal: Goal
     user: str
     end: End
@@ -91,8 +91,8 @@ def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
 def _draw_part(world: World, level: str, rng: np.random.Generator, user: str | None) -> Draft:
     """Draw a goal of one program, for a user or for any."""
     shape, people = SHAPES[level], world.ids(PERSON)
-    names = list(shape.patterns)
-    weights = np.array(list(shape.patterns.values()), dtype=float)
+    names = list(shape.forms)
+    weights = np.array(list(shape.forms.values()), dtype=float)
     name, decision = names[_drawn(weights, rng)], _decision(rng)
     ruled = weights * [name in RULED for name in names]
     for attempt in range(1, _ATTEMPTS + 1):
@@ -102,12 +102,12 @@ def _draw_part(world: World, level: str, rng: np.random.Generator, user: str | N
             person = people[int(rng.integers(len(people)))] if user is None else user
             maker = Maker(world, person, SIZES[level].hops, "none" if idle else decision, rng)
             try:
-                goal = PATTERNS[name](maker)
+                goal = FORMS[name](maker)
             except NoneSuchError:
                 continue
             if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft
-        # The world has no such goal: another pattern. What the rules do stays as long as it can, so it is as frequent
+        # The world has no such goal: another form. What the rules do stays as long as it can, so it is as frequent
         # in all worlds.
         name = names[_drawn(ruled, rng)]
         decision = _decision(rng) if attempt % 16 == 0 else decision
@@ -164,8 +164,8 @@ def _joined(world: World, first: Draft, second: Draft) -> Draft | None:
     if not apart or _end(world, other_way, world.rules, user) != end:
         return None
     facts = tuple(fact for fact in (*first.facts, *second.facts) if is_proven(world, goal, user, fact, end))
-    patterns = *first.patterns, *second.patterns
-    return Draft(patterns, goal, user, end, tuple(view.cells), facts, _calls(world, user, view))
+    forms = *first.forms, *second.forms
+    return Draft(forms, goal, user, end, tuple(view.cells), facts, _calls(world, user, view))
 
 
 def _calls(world: World, user: str, view: View) -> int:

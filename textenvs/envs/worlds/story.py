@@ -56,13 +56,13 @@ class Story:
     """A task; immutable, and shared by all episodes of it.
 
     Args:
-        patterns: The forms of the goal's programs.
+        forms: The forms of the goal's programs.
         ends: How it should end, by the number of events that have happened.
         twin_values: Values of cells that the world has other ones of: what makes it a twin.
     """
 
     world: World
-    patterns: tuple[str, ...]
+    forms: tuple[str, ...]
     goal: Goal
     user: str
     request: str

@@ -203,7 +203,7 @@ def story_of(key: str) -> Story:
     incidents = Incidents.draw(int(rng.integers(manner.incidents + 1)), 12, rng)
     return Story(
         world,
-        draft.patterns,
+        draft.forms,
         draft.goal,
         draft.user,
         request,

@@ -1,4 +1,4 @@
-"""Goals drawn by patterns: programs of a form, with the records, fields and values of a world."""
+"""Goals drawn by their form, with the records, fields and values of a world."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Decision = typing.Literal["forbid", "allow", "require", "none"]
 
 
 class NoneSuchError(Exception):
-    """The world has nothing of the kind that a pattern needs."""
+    """The world has nothing of the kind that a form needs."""
 
 
 class Maker:
@@ -215,9 +215,9 @@ def _twice(make: Maker) -> Goal:
     return (*first, *second)
 
 
-#: Patterns whose first verb may be one that a rule is about.
+#: Forms whose first verb may be one that a rule is about.
 RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
-PATTERNS: Mapping[str, Callable[[Maker], Goal]] = {
+FORMS: Mapping[str, Callable[[Maker], Goal]] = {
     "act": _act,
     "set": _set,
     "copy": _copy,
