@@ -37,6 +37,7 @@ from .goals import (
     naive,
     other_branch,
 )
+from .patterns import is_drawn
 from .rules import Rule
 from .twins import Fact, facts_of
 from .view import Cell, View
@@ -86,8 +87,8 @@ class Draft:
     facts: tuple[Fact, ...]
 
 
-def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
-    """Draw a goal for a world.
+def draw_draft(world: World, level: str, rng: np.random.Generator, goals: str = "all") -> Draft:
+    """Draw a goal for a world, of the ``goals`` (:mod:`.patterns`).
 
     RuntimeError: none was found in thousands of draws, which tests have not seen.
     """
@@ -104,7 +105,7 @@ def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
                 goal = SCHEMAS[name](maker)
             except _NoneSuchError:
                 continue
-            if (draft := _kept(world, name, goal, maker, ruled)) is not None:
+            if is_drawn(goal, goals) and (draft := _kept(world, name, goal, maker, ruled)) is not None:
                 return draft
     raise RuntimeError(f"world {world.name}: no goal after {_KINDS * _TRIES} draws")
 
