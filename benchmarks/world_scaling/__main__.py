@@ -27,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers.utils.logging import disable_progress_bar
+
 from benchmarks import curves
 from benchmarks.hardware import processor
 
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [phase for phase in options.phases if phase not in PHASES]:
         parser.error(f"--phases: {unknown[0]!r} is not one of {', '.join(PHASES)}")
     if not options.report:
+        disable_progress_bar()  # of transformers, for every file that it reads
         run(options)
     scale = SCALES[options.scale]
     rows = [row for row in curves.saved(options.results) if row["settings"] == scale.digest]
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
         name = {"settings": scale.digest, "phase": phase, "worlds": worlds, "seed": seed, "tasks": options.tasks}
         rows = (row for row in curves.saved(options.results) if all(row[part] == name[part] for part in KEY))
         row = next(rows, {**name, "scale": options.scale, "machine": processor(), "axes": {}})
-        for axis, environment in runs.axes(phase, worlds).items():
+        for axis, environment in runs.axes(phase, worlds, seed).items():
             if axis in row["axes"]:
                 continue
             if time.monotonic() > ends:

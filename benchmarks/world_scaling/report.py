@@ -11,6 +11,8 @@ from textenvs.evaluate.statistics import estimate
 #: A share with its 95 % interval.
 Share = Mapping[str, Any]
 SOLVED, REPLIES = "solved", "replies"
+#: The line of each phase.
+LINES = {"start": ":", "imitation": "--", "ppo": "-"}
 
 
 def shares(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[tuple[str, str, int], Share]:
@@ -71,39 +73,31 @@ def _cell(share: Share | None) -> str:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw both shares over the number of worlds: a colour an axis, dashed after imitation, solid after PPO."""
+    """Draw both shares over the number of worlds: a colour an axis, dashed after imitation, a dot for each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for panel, (measure, name) in zip(
-        figure.subplots(1, 2), ((SOLVED, "solved"), (REPLIES, "the expert's replies, to the letter")), strict=True
-    ):
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    names = {SOLVED: "solved", REPLIES: "replies of the expert, to the letter"}
+    for panel, (measure, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
         measured = shares(rows, measure)
+        by_seed = [shares([row], measure) for row in rows]
         axes = list(dict.fromkeys(axis for _, axis, _ in measured))
         for phase, axis in dict.fromkeys((phase, axis) for phase, axis, _ in measured):
             counts = sorted(count for one, other, count in measured if (one, other) == (phase, axis))
             points = [measured[phase, axis, count] for count in counts]
-            values = [point["value"] for point in points]
-            errors = [
-                [
-                    value - (point["low"] if point["low"] is not None else value)
-                    for value, point in zip(values, points, strict=True)
-                ],
-                [
-                    (point["high"] if point["high"] is not None else value) - value
-                    for value, point in zip(values, points, strict=True)
-                ],
-            ]
-            style = "--" if phase == "imitation" else "-"
+            errors = [[_half(point, end) for point in points] for end in ("low", "high")]
+            look = {"color": f"C{axes.index(axis)}", "linestyle": LINES[phase]}
             panel.errorbar(
-                counts,
-                values,
-                errors,
-                fmt=f"o{style}",
-                capsize=2,
-                color=f"C{axes.index(axis)}",
-                label=f"{axis}, {phase}",
+                counts, [point["value"] for point in points], errors, capsize=2, label=f"{axis}, {phase}", **look
             )
-        panel.set(xscale="log", xlabel="worlds trained on", ylabel=name, ylim=(-0.02, 1.02))
-    panel.legend(fontsize="x-small")
+            dots = [(key[2], one["value"]) for seed in by_seed for key, one in seed.items() if key[:2] == (phase, axis)]
+            panel.scatter(*zip(*dots, strict=True), s=9, color=look["color"])
+        panel.set_xscale("symlog", linthresh=1)
+        panel.set(xlabel="worlds trained on", ylabel=name, ylim=(-0.02, 1.02))
+        panel.legend(fontsize="x-small")
     figure.savefig(path, dpi=120)
+
+
+def _half(point: Share, end: str) -> float:
+    """Return the distance to an end of the interval; 0 where there is none."""
+    return 0.0 if point[end] is None else abs(point[end] - point["value"])

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import run as play_all
+from textenvs.messages import text_of
 from textenvs.registry import make
 from trainers.builders.policy import set_threads
 from trainers.command_line import resolve
@@ -42,7 +44,9 @@ START, IMITATION, REINFORCEMENT = "start", "imitation", "ppo"
 #: Beside a policy: what it took.
 _COSTS = "costs.json"
 #: Conversations that the vocabulary is made of, and the worlds that they are in; the same for all policies.
-_VOCABULARY, _WORLDS = 2000, 1000
+_VOCABULARY_TALKS, _VOCABULARY_WORLDS = 2000, 1000
+#: As of a tiny model, but with marks in a row (`","`) and with `_` after a word: a fifth fewer tokens.
+_WORDS = r" ?\p{L}+_?|\p{N}|\s|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,8 @@ class Runs:
         folder = self._model(START, 0, seed)
         if not folder.exists():
             shape = dict(model)
-            kwargs = self.scale.kwargs(_WORLDS)
-            talks = self._played(kwargs, _VOCABULARY)
-            tokenizer = tiny.build_tokenizer(_texts(talks), shape.pop("vocab_size"))
+            talks = _played(self.scale.training(_VOCABULARY_WORLDS, seed), _VOCABULARY_TALKS, seed)
+            tokenizer = tiny.build_tokenizer(_texts(talks), shape.pop("vocab_size"), words=_WORDS)
             eos = tokenizer.eos_token_id
             built = tiny.build_model(
                 len(tokenizer), **shape, family="qwen3", max_context=self.scale.context, eos_token_id=eos, seed=seed
@@ -115,26 +118,14 @@ class Runs:
             self._keep(folder, lambda unfinished: tiny.save(unfinished, built, tokenizer), {})
         return str(folder)
 
-    def _played(self, kwargs: Mapping[str, Any], count: int, seed: int = 0) -> Iterator[Demonstration]:
-        env = make(ENV, **kwargs).unwrapped
-        try:
-            yield from play(env, count, seed=seed)
-        finally:
-            env.close()
-
-    def _encoded(self, model: str, talks: Iterator[Demonstration]) -> Iterator[tuple[Demonstration, Example]]:
-        section = resolve([f"model.path={model}"])[0].model
-        tokenizer = load_tokenizer(section, lambda: iter(()))
-        renderer = Renderer(tokenizer, stop_token_ids=end_token_ids_of(section))
-        return ((talk, encode(talk, renderer, tokenizer, None)) for talk in talks)
-
-    def demonstrations(self, worlds: int, model: str) -> list[Example]:
-        """Play the expert in so many worlds; return its conversations in a model's tokens.
+    def demonstrations(self, worlds: int, seed: int) -> list[Example]:
+        """Play the expert in so many worlds; return its conversations in the model's tokens.
 
         There are as many as the tokens that are imitated take, or :attr:`Scale.demonstrations`.
         """
-        examples, tokens = [], 0
-        for _, example in self._encoded(model, self._played(self.scale.kwargs(worlds), self.scale.demonstrations)):
+        examples, tokens = list[Example](), 0
+        talks = _played(self.scale.training(worlds, seed), self.scale.demonstrations, seed)
+        for example in _encoded(self.start(seed), talks):
             examples.append(example)
             tokens += len(example.trajectory.token_ids)
             if tokens >= self.scale.imitated:
@@ -144,7 +135,7 @@ class Runs:
     # ------------------------------------------------------------------ training
 
     def _settings(self, worlds: int, seed: int, folder: Path) -> list[str]:
-        kwargs = json.dumps(self.scale.kwargs(worlds))
+        kwargs = json.dumps(self.scale.training(worlds, seed))
         return [
             *(f"env.id={ENV}", f"env.kwargs={kwargs}", f"model.device={self.scale.device}", f"trainer.seed={seed}"),
             *(f"trainer.default_local_dir={folder}", "trainer.logger=[jsonl]"),
@@ -162,7 +153,7 @@ class Runs:
         The conversations are repeated until the imitated tokens are reached: in full batches, so by less than one more.
         """
         began = time.monotonic()
-        examples = self.demonstrations(worlds, self.start(seed))
+        examples = self.demonstrations(worlds, seed)
         tokens = sum(len(example.trajectory.token_ids) for example in examples)
         batch = self.imitation(worlds, seed, 1).sft.batch_size
         config = self.imitation(worlds, seed, math.ceil(self.scale.imitated / (tokens / len(examples)) / batch))
@@ -205,13 +196,11 @@ class Runs:
 
     # ------------------------------------------------------------------ what a policy does
 
-    def axes(self, phase: str, worlds: int) -> dict[str, Axis]:
+    def axes(self, phase: str, worlds: int, seed: int) -> dict[str, Axis]:
         """Return the environments that a policy is played in: the start only in those where none is trained."""
-        axes = {} if phase == START else {name: self._axis(name, worlds) for name in AXES}
+        names = () if phase == START else AXES
+        axes = {name: Axis(ENV, self.scale.played(name, worlds, seed)) for name in names}
         return axes | {env: Axis(env, options) for env, options in self.transfer.items()}
-
-    def _axis(self, name: str, worlds: int) -> Axis:
-        return Axis(ENV, self.scale.kwargs(worlds if name == "own" else None, **AXES[name]))
 
     def score(self, model: str, axis: Axis) -> dict[str, Any]:
         """Return what a policy does on an axis.
@@ -242,7 +231,7 @@ class Runs:
         network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).eval()
         counts = []
         with torch.no_grad():
-            for _, example in self._encoded(model, talks):
+            for example in _encoded(model, talks):
                 ids = torch.from_numpy(example.trajectory.token_ids.astype(np.int64)).to(device)
                 likeliest = network(ids[None]).logits[0, :-1].argmax(-1)
                 counts.append(right_replies((likeliest == ids[1:]).cpu().numpy(), example.trajectory.action_mask[1:]))
@@ -288,6 +277,20 @@ def _groups(right: Any, actions: Any) -> Iterator[tuple[bool, Iterator[tuple[boo
     return itertools.groupby(zip(actions.tolist(), right.tolist(), strict=True), key=lambda pair: pair[0])
 
 
+def _played(options: Mapping[str, Any], count: int, seed: int) -> Iterator[Demonstration]:
+    """Yield conversations of the expert about tasks that a seed draws."""
+    with closing(make(ENV, **options).unwrapped) as env:
+        yield from play(env, count, seed=seed)
+
+
+def _encoded(model: str, talks: Iterator[Demonstration]) -> Iterator[Example]:
+    """Yield conversations in a model's tokens."""
+    section = resolve([f"model.path={model}"])[0].model
+    tokenizer = load_tokenizer(section, lambda: iter(()))
+    renderer = Renderer(tokenizer, stop_token_ids=end_token_ids_of(section))
+    return (encode(talk, renderer, tokenizer) for talk in talks)
+
+
 def _expert(env: Any, index: int) -> Demonstration:
     """Return the expert's conversation about a task."""
     env.reset(seed=0, options={"task_index": index})
@@ -300,8 +303,6 @@ def _expert(env: Any, index: int) -> Demonstration:
 
 
 def _texts(talks: Iterator[Demonstration]) -> Iterator[str]:
-    from textenvs.messages import text_of
-
     return (f"{message['role']}\n{text_of(message)}" for talk in talks for message in talk.messages)
 
 

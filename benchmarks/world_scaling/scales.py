@@ -13,16 +13,17 @@ ENV = "textenv/worlds"
 #: Applications that no policy is trained on.
 HELD_OUT = ("routes", "tickets", "travel")
 _TRAINED = tuple(name for name in applications() if name not in HELD_OUT)
-#: Of what a policy is trained on; ``worlds`` says how many.
-TRAINING: Mapping[str, Any] = {"seed": 0, "split": "train", "goals": "train", "applications": _TRAINED}
+#: Of the worlds that a policy is trained in; their seed is that of the training.
+TRAINING: Mapping[str, Any] = {"split": "train", "goals": "train", "applications": _TRAINED}
 #: By name: what differs from training. Each but ``own`` has worlds of its own, one a task. The tasks of ``own`` are
-#: the first 200 of the two thousand million that training draws from.
+#: the first of two thousand million; training draws from all of these.
+_SEED = 1000
 AXES: Mapping[str, Mapping[str, Any]] = {
     "own": {},
-    "worlds": {"seed": 1},
-    "wordings": {"seed": 1, "split": "test"},
-    "goals": {"seed": 1, "goals": "test"},
-    "applications": {"seed": 1, "applications": HELD_OUT},
+    "worlds": {"seed": _SEED},
+    "wordings": {"seed": _SEED, "split": "test"},
+    "goals": {"seed": _SEED, "goals": "test"},
+    "applications": {"seed": _SEED, "applications": HELD_OUT},
 }
 
 
@@ -61,9 +62,14 @@ class Scale:
         """A hash of all settings: policies and results of others are not reused."""
         return hashlib.sha256(repr((self, sorted(TRAINING.items()), AXES)).encode()).hexdigest()[:8]
 
-    def kwargs(self, worlds: int | None, **options: Any) -> dict[str, Any]:
-        """Return the options of an environment with so many worlds; ``None``: each task has its own."""
-        return {**self.env, **TRAINING, **options, "worlds": worlds}
+    def training(self, worlds: int, seed: int) -> dict[str, Any]:
+        """Return the options of the environment that a policy is trained in."""
+        return {**self.env, **TRAINING, "seed": seed, "worlds": worlds}
+
+    def played(self, axis: str, worlds: int, seed: int) -> dict[str, Any]:
+        """Return the options of the environment that it is played in."""
+        changes = AXES[axis]
+        return {**self.training(worlds, seed), **({"worlds": None} if changes else {}), **changes}
 
 
 #: Prompts of 200 tokens: two kinds of records, and no words that are the same in all worlds.
