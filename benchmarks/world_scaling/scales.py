@@ -1,4 +1,4 @@
-"""What is trained and for how long, by machine; and what is held out."""
+"""Settings by machine: policies, environments, lengths of the training; and what is held out."""
 
 from __future__ import annotations
 

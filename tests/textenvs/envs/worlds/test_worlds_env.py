@@ -329,7 +329,7 @@ def test_record_kinds_are_few_and_linked(kinds):
         assert reached == {*schema.entities}
 
 
-def test_goals_of_both_parts_are_apart_in_equal_worlds():
+def test_goal_patterns_are_apart_in_equal_worlds():
     parts = {goals: WorldTasks(worlds=2, record_kinds=3, goals=goals) for goals in ("train", "test")}
     stories = {goals: [story_of(tasks[number].key) for number in range(12)] for goals, tasks in parts.items()}
     patterns = {goals: {pattern_of(story.goal) for story in part} for goals, part in stories.items()}
@@ -381,7 +381,7 @@ def test_keys_with_unknown_options_are_refused(key):
         story_of_task(replace(task_of("easy/train/0/0/0"), extra={"story": key}))
 
 
-def test_expert_answers_with_a_record_that_it_has_read():
+def test_expert_answers_with_an_id_it_read():
     key = key_where("easy", lambda story: story.question is not None and story.question[1].kind == "ref")
     env = world_env()
     begin(env, key)
