@@ -22,6 +22,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+#: What a tokenizer merges: a word with the space before it. Every digit and every other character is separate.
+WORDS = r" ?\p{L}+|\p{N}|\s|[^\s\p{L}\p{N}]"
 _FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
@@ -32,14 +34,20 @@ def shape_of(section: Any) -> dict[str, Any]:
 
 
 def build_tokenizer(
-    texts: Iterable[str], vocab_size: int = 512, chat_template: str = CHATML, special: Iterable[str] = ()
+    texts: Iterable[str],
+    vocab_size: int = 512,
+    chat_template: str = CHATML,
+    special: Iterable[str] = (),
+    words: str = WORDS,
 ) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of at most ``vocab_size`` tokens, with its template's ``special`` ones."""
+    """Return a byte-level BPE tokenizer of at most ``vocab_size`` tokens, with its template's ``special`` ones.
+
+    No token goes beyond a match of the regular expression ``words``.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
-            # A word includes the space before it; every digit and every other character is separate.
-            pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}|\s|[^\s\p{L}\p{N}]"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(words), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

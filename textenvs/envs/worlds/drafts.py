@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .expert import reads_of
-from .goals import PERSON, End, Goal, NotMeantError, When, evaluate, naive, other_branch, traced
 from .forms import FORMS, RULED, Decision, Maker, NoneSuchError
+from .goals import PERSON, End, Goal, NotMeantError, When, evaluate, naive, other_branch, traced
+from .patterns import is_drawn
 from .rules import Rule, obligations, prohibitions, unconditional
 from .twins import Fact, facts_of, is_proven
 from .view import Cell, View
@@ -34,7 +35,7 @@ class Shape:
     """Goals of a level.
 
     Args:
-        forms: Names of the patterns, with weights.
+        forms: Names of the forms, with weights.
         facts: How many facts, at least, are proven by seven twins, but for one that others change meanwhile.
         parts: How many programs a goal has, the least and the most.
         calls: A program is added to others while the goal takes no more calls than these.
@@ -74,21 +75,21 @@ class Draft:
     calls: int
 
 
-def draw_draft(world: World, level: str, rng: np.random.Generator) -> Draft:
-    """Draw a goal for a world.
+def draw_draft(world: World, level: str, rng: np.random.Generator, goals: str = "all") -> Draft:
+    """Draw a goal for a world, whose programs are of the ``goals`` (:mod:`.patterns`).
 
     RuntimeError: none was found in thousands of draws, which tests have not seen.
     """
     shape = SHAPES[level]
-    draft = _draw_part(world, level, rng, None)
+    draft = _draw_part(world, level, goals, rng, None)
     for _ in range(int(rng.integers(shape.parts[0], shape.parts[1] + 1)) - 1):
-        both = _joined(world, draft, _draw_part(world, level, rng, draft.user))
+        both = _joined(world, draft, _draw_part(world, level, goals, rng, draft.user))
         if both is not None and both.calls <= shape.calls and len(both.facts) >= shape.facts:
             draft = both
     return draft
 
 
-def _draw_part(world: World, level: str, rng: np.random.Generator, user: str | None) -> Draft:
+def _draw_part(world: World, level: str, goals: str, rng: np.random.Generator, user: str | None) -> Draft:
     """Draw a goal of one program, for a user or for any."""
     shape, people = SHAPES[level], world.ids(PERSON)
     names = list(shape.forms)
@@ -104,6 +105,8 @@ def _draw_part(world: World, level: str, rng: np.random.Generator, user: str | N
             try:
                 goal = FORMS[name](maker)
             except NoneSuchError:
+                continue
+            if not is_drawn(goal, goals):
                 continue
             if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft

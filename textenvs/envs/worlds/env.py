@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
-from ...messages import Message
+from ...messages import Message, system
 from ...messages import user as user_message
 from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...task import Split, Task
@@ -21,9 +21,10 @@ from ...users.moves import Move, move_metrics
 from .attacks import ATTACKS
 from .expert import careless_move, next_move
 from .goals import End, differences
+from .patterns import Goals
 from .store import Store
 from .story import Story, to_json
-from .tasks import WorldTasks, story_of_task, twin_tasks
+from .tasks import WorldTasks, rules_in_short, story_of_task, twin_tasks
 from .tools import ToolKit, WorldState, kit_of
 from .user import PATIENCE, answer_to
 from .view import with_cell
@@ -53,6 +54,13 @@ class Worlds(ToolEnv[WorldState]):
         seed: Which endless sequence of worlds. (Episodes are seeded by ``reset``.)
         worlds: How many worlds the tasks are in; ``None``: each has its own.
         applications: The applications to draw from; ``None`` for all.
+        record_kinds: How many kinds of records a world has at most, people among them; ``None``: all of its
+            applications, 6 to 9 at ``"easy"``. Few make short prompts.
+        goals: Which goals by their pattern, that is, without names and values: ``"all"``, ``"train"`` (four fifths of
+            the patterns, by a hash) or ``"test"`` (the others). ``split`` does not decide it, so that each can be held
+            out alone.
+        prompt: ``"full"`` or, for small policies that imitate, ``"short"``: without what is the same in all worlds
+            (what to do, how to call), and of the tools only their names and those of the arguments.
         success: The reward of a solved task; above 0.
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
@@ -84,6 +92,9 @@ class Worlds(ToolEnv[WorldState]):
         seed: int = 0,
         worlds: PositiveInt | None = None,
         applications: Sequence[str] | None = None,
+        record_kinds: PositiveInt | None = None,
+        goals: Goals = "all",
+        prompt: Literal["full", "short"] = "full",
         success: Gain = 1.0,
         progress: Price = 0.5,
         turn: Cost = 0.0,
@@ -96,12 +107,14 @@ class Worlds(ToolEnv[WorldState]):
         if call_format == "native":
             raise ValueError("call_format='native' has no tools in the prompt, and every world has tools of its own")
         if tasks is None:
-            tasks = WorldTasks(level or "easy", seed, split, worlds, applications)
-        elif worlds is not None or applications is not None:
-            raise ValueError("give either tasks, or worlds and applications: these are options of generated tasks")
+            tasks = WorldTasks(level or "easy", seed, split, worlds, applications, record_kinds, goals)
+        elif (worlds, applications, record_kinds, goals) != (None, None, None, "all"):
+            raise ValueError(
+                "give either tasks, or worlds, applications, record_kinds and goals: these are of generated tasks"
+            )
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
-        self.call_format, self.max_calls_per_turn = call_format, max_calls_per_turn
+        self.call_format, self.max_calls_per_turn, self.prompt = call_format, max_calls_per_turn, prompt
         super().__init__(
             tasks,
             (),
@@ -129,7 +142,9 @@ class Worlds(ToolEnv[WorldState]):
         return super().format if self.kit is None else self.kit.format
 
     def tool_instructions(self) -> str:
-        return "" if self.kit is None else self.kit.instructions
+        if self.kit is None:
+            return ""
+        return self.kit.instructions if self.prompt == "full" else self.kit.names
 
     # ------------------------------------------------------------------ hooks
 
@@ -137,7 +152,7 @@ class Worlds(ToolEnv[WorldState]):
         state, story = self.state, story_of_task(task)
         state.story, state.store, state.incidents = story, story.store, story.incidents
         state.disclosed = (0,) * len(story.details)
-        return task.prompt
+        return task.prompt if self.prompt == "full" else (system(rules_in_short(story.world)), *task.prompt[1:])
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Return the results, and word of what has happened meanwhile."""

@@ -44,7 +44,9 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
             return _act(world, act)
     finish: dict[str, Any] = {}
     if end.answer is not None:
-        finish["answer"] = story.written(end.answer)
+        # A record by the id that was read: its label would take another look.
+        is_record = story.question is not None and story.question[1].kind == "ref"
+        finish["answer"] = end.answer if is_record else story.written(end.answer)
     if end.refused:
         finish["refused"] = end.refused
     return call(FINISH, **finish)

@@ -14,11 +14,9 @@ from typing import Any, TypeAlias
 
 from .applications import Value
 from .rules import Rule, duties, forbidden
-from .schema import ALWAYS, Schema
+from .schema import PERSON, Schema
 from .store import Record, Store
 from .view import CannotBeDoneError, Cell, View
-
-PERSON = f"{ALWAYS}.person"
 
 
 class NotMeantError(Exception):

@@ -10,6 +10,7 @@ from .applications import Application, Entity, applications
 
 #: Every world has it: the others refer to its people.
 ALWAYS = "personnel"
+PERSON = f"{ALWAYS}.person"
 #: The most references in a row that are counted.
 FARTHEST = 3
 
@@ -53,12 +54,21 @@ class Schema:
 
 
 @functools.lru_cache(maxsize=4096)
-def schema_of(names: tuple[str, ...]) -> Schema:
-    """Return the schema of some applications: without references to others, and without what needs these."""
+def schema_of(names: tuple[str, ...], kinds: frozenset[str] | None = None) -> Schema:
+    """Return the schema of some applications: without references to others, and without what needs these.
+
+    Args:
+        names: The applications.
+        kinds: Keys of the entities that are kept, and with them the applications that have any; ``None`` for all.
+    """
     every = applications()
+    if kinds is not None:
+        names = tuple(name for name in names if kinds & every[name].entities.keys())
     chosen = {name: every[name] for name in names}
-    keys = {key for one in chosen.values() for key in one.entities}
-    entities = {key: _without(entity, keys) for one in chosen.values() for key, entity in one.entities.items()}
+    keys = {key for one in chosen.values() for key in one.entities if kinds is None or key in kinds}
+    entities = {
+        key: _without(entity, keys) for one in chosen.values() for key, entity in one.entities.items() if key in keys
+    }
     return Schema(chosen, entities)
 
 

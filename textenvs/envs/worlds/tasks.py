@@ -16,6 +16,7 @@ from .drafts import SHAPES, Draft, draw_draft
 from .expert import reads_of
 from .goals import End, NotMeantError, evaluate
 from .incidents import Incidents
+from .patterns import GOALS, Goals
 from .schema import ALWAYS
 from .skin import spoken
 from .store import Store
@@ -29,6 +30,8 @@ from .world import LEVELS, Level, World, draw_world
 _WORLDS, _STORIES = 128, 256
 #: Others change something within so many calls; so often one of the changes matters; so many draws of one are tried.
 _EARLY, _MATTERS, _TRIES = 6, 0.7, 16
+#: How a key begins its parts for these options.
+_KINDS_PART, _GOALS_PART = "kinds=", "goals="
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class WorldTasks(Endless):
         split: ``"train"`` or ``"test"``: no world and no wording is in both.
         worlds: How many worlds the tasks are in; ``None``: each in a world of its own.
         applications: Draw worlds from these alone (and people, who are everywhere); ``None`` for all.
+        record_kinds: How many kinds of records a world has at most; ``None``: those of its applications.
+        goals: Which goals, as in :mod:`.patterns`.
 
     Raises:
         ValueError: An unknown level, split or application, a seed that is no integer, or no world.
@@ -71,9 +76,15 @@ class WorldTasks(Endless):
     split: Split = "train"
     worlds: int | None = None
     applications: Sequence[str] | None = None
+    record_kinds: int | None = None
+    goals: Goals = "all"
 
     def __post_init__(self) -> None:
         self.check_choices(LEVELS)
+        if self.goals not in GOALS:
+            raise ValueError(f"goals must be one of {', '.join(GOALS)}, not {self.goals!r}")
+        if self.record_kinds is not None and (isinstance(self.record_kinds, bool) or self.record_kinds < 2):
+            raise ValueError(f"record_kinds must be None or at least 2, not {self.record_kinds!r}")
         if self.worlds is not None and (isinstance(self.worlds, bool) or self.worlds < 1):
             raise ValueError(f"worlds must be None or at least 1, not {self.worlds!r}")
         if self.applications is None:
@@ -91,12 +102,20 @@ class WorldTasks(Endless):
     def name(self) -> str:
         count = "" if self.worlds is None else f", {self.worlds} worlds"
         only = "" if self.applications is None else f", only {', '.join(self.applications)}"
-        return f"generated {self.level} worlds ({self.split}, seed {self.seed}{count}{only})"
+        options = "".join(f", {option}" for option in self._options)
+        return f"generated {self.level} worlds ({self.split}, seed {self.seed}{count}{only}{options})"
+
+    @property
+    def _options(self) -> list[str]:
+        """The options of a world and a task that are not the default, as keys have them."""
+        kinds = [] if self.record_kinds is None else [f"{_KINDS_PART}{self.record_kinds}"]
+        return kinds if self.goals == "all" else [*kinds, f"{_GOALS_PART}{self.goals}"]
 
     def _generate(self, index: int) -> Task:
         number, place = (index, 0) if self.worlds is None else (index % self.worlds, index // self.worlds)
-        only = "" if self.applications is None else f"/{'+'.join(self.applications)}"
-        return task_of(f"{self.level}/{self.split}/{self.seed}{only}/{number}/{place}")
+        only = [] if self.applications is None else ["+".join(self.applications)]
+        parts = (self.level, self.split, self.seed, *only, *self._options, number, place)
+        return task_of("/".join(map(str, parts)))
 
 
 def task_of(key: str) -> Task:
@@ -178,25 +197,29 @@ def _all_differ(ends: Collection[tuple[End, ...]], cell: Cell) -> bool:
 
 
 @functools.lru_cache(_WORLDS)
-def world_of(level: str, split: str, seed: str, only: str, number: str) -> World:
+def world_of(level: str, split: str, seed: str, only: str, number: str, kinds: int | None = None) -> World:
     """Return a world by the parts of its tasks' keys."""
     allowed = tuple(only.split("+")) if only else None
-    return draw_world(level, "/".join((level, split, seed, only, number)), allowed)
+    return draw_world(level, "/".join((level, split, seed, only, number)), allowed, kinds)
 
 
 @functools.lru_cache(_STORIES)
 def story_of(key: str) -> Story:
-    """Return the story of a key: level, split, seed, perhaps applications, number of the world, number of the task.
+    """Return the story of a key: level, split, seed, perhaps options, number of the world, number of the task.
 
-    ValueError: it is no such key.
+    The options are applications, kinds of records and which goals, in this order. ValueError: it is no such key.
     """
     parts = key.split("/")
-    if len(parts) not in (5, 6) or parts[0] not in LEVELS or not all(one.isdecimal() for one in parts[-2:]):
+    if not 5 <= len(parts) <= 8 or parts[0] not in LEVELS or not all(one.isdecimal() for one in parts[-2:]):
         raise ValueError(f"{key!r} is no key of a generated task")
-    level, split, seed, *rest, number, place = parts
-    world = world_of(level, split, seed, rest[0] if rest else "", number)
+    level, split, seed, *options, number, place = parts
+    goals = options.pop().removeprefix(_GOALS_PART) if options and options[-1].startswith(_GOALS_PART) else "all"
+    kinds = int(options.pop().removeprefix(_KINDS_PART)) if options and options[-1].startswith(_KINDS_PART) else None
+    if goals not in GOALS or len(options) > 1:
+        raise ValueError(f"{key!r} is no key of a generated task")
+    world = world_of(level, split, seed, options[0] if options else "", number, kinds)
     rng = np.random.default_rng([*f"worlds/task/{key}".encode()])
-    draft, manner = draw_draft(world, level, rng), MANNERS[level]
+    draft, manner = draw_draft(world, level, rng, goals), MANNERS[level]
     speaker = Speaker(world, split, rng, manner.hides, bool(rng.random() < manner.wrong))  # type: ignore[arg-type]
     request = speaker.request(draft.goal, draft.user)
     events = _events(world, draft, speaker, level, rng)
@@ -279,3 +302,9 @@ def _rules_text(world: World) -> str:
         "change nothing, and call finish with the id of the record that was to be changed as refused.",
     ]
     return "\n".join(lines)
+
+
+def rules_in_short(world: World) -> str:
+    """Return the applications and the rules alone, without what is the same in all worlds."""
+    names = ", ".join(spoken(world.skin.applications[name]) for name in world.schema.applications)
+    return "\n".join([f"{names}.", *(rule.text(world.schema, world.skin) for rule in world.rules)])

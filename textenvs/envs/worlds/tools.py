@@ -55,6 +55,7 @@ class ToolKit:
     toolbox: Toolbox
     format: CallFormat
     instructions: str
+    names: str  # the tools with the names of their arguments alone, a line each
 
 
 def kit_of(world: World, call_format: str, max_calls_per_turn: int) -> ToolKit:
@@ -66,7 +67,8 @@ def kit_of(world: World, call_format: str, max_calls_per_turn: int) -> ToolKit:
         form = make_format(call_format, tools)
         lines = "\n".join(f"{tool.name}{_signature(tool)}: {tool.description}" for tool in tools)
         text = form.prompt.replace("@TOOLS@", lines)
-        kits[key] = ToolKit(Toolbox(tools, max_calls_per_turn=max_calls_per_turn), form, text)
+        names = "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
+        kits[key] = ToolKit(Toolbox(tools, max_calls_per_turn=max_calls_per_turn), form, text, names)
     return kits[key]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...text import load_yaml
 from .applications import Entity, Field, applications
 from .rules import Rule, draw_rules
-from .schema import ALWAYS, Schema, schema_of
+from .schema import ALWAYS, PERSON, Schema, schema_of
 from .skin import Skin
 from .store import Store, Table, Tables
 
@@ -86,13 +86,14 @@ class World:
                 return label
 
 
-def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) -> World:
+def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None, kinds: int | None = None) -> World:
     """Draw the world of a name: the same for the same level, name and applications.
 
     Args:
         level: One of :data:`LEVELS`.
         name: Decides everything, for example ``"easy/train/0/17"``.
         allowed: The applications to draw from, besides the people; ``None`` for all.
+        kinds: How many kinds of records it has at most, people among them; ``None``: those of its applications.
     """
     size = SIZES[level]
     rng = np.random.default_rng([*f"worlds/{name}".encode()])
@@ -100,6 +101,8 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
     count = min(int(rng.integers(size.applications[0], size.applications[1] + 1)) - 1, len(names))
     chosen = sorted(rng.choice(len(names), count, replace=False).tolist())
     schema = schema_of((ALWAYS, *(names[place] for place in chosen)))
+    if kinds is not None:
+        schema = schema_of(tuple(schema.applications), _linked_kinds(schema, kinds, rng))
     skin = Skin.draw(schema, rng)
     speech = skin if level == "easy" else Skin.draw(schema, rng)
     store = Store(Tables(_Draws(schema, name, int(rng.integers(size.records[0], size.records[1] + 1)))))
@@ -111,6 +114,19 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None) ->
         store,
         draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), size.hops[0], rng),
     )
+
+
+def _linked_kinds(schema: Schema, count: int, rng: np.random.Generator) -> frozenset[str]:
+    """Draw kinds of records: people, then others to or from which references lead, of other applications first."""
+    chosen = {PERSON}
+    links = {(key, one.to) for key, entity in schema.entities.items() for one in entity.fields.values() if one.to}
+    while len(chosen) < count:
+        linked = sorted({end for link in links if chosen & {*link} for end in link} - chosen)
+        if not linked:
+            break
+        others = [key for key in linked if schema.entities[key].application != ALWAYS] or linked
+        chosen.add(others[int(rng.integers(len(others)))])
+    return frozenset(chosen)
 
 
 class _Draws:

@@ -13,8 +13,9 @@ import pytest
 import textenvs
 from textenvs.audit import Subject
 from textenvs.audit.reads import reads
-from textenvs.envs.worlds.goals import End, Named, NotMeantError, Read, Tell, evaluate
+from textenvs.envs.worlds.goals import Do, End, Follow, Literal, Named, NotMeantError, Read, Tell, evaluate
 from textenvs.envs.worlds.incidents import Incidents
+from textenvs.envs.worlds.patterns import is_drawn, pattern_of
 from textenvs.envs.worlds.rules import obligations, unconditional
 from textenvs.envs.worlds.story import Story
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, story_of_task, task_of, twin_tasks
@@ -403,3 +404,79 @@ def test_row_of_another_kind_is_refused():
     ):
         with pytest.raises(TaskError, match="none of generated worlds"):
             env.reset(seed=0, options={"task": replace(task, **wrong)})
+
+
+@pytest.mark.parametrize("kinds", [2, 3])
+def test_record_kinds_are_few_and_linked(kinds):
+    tasks = WorldTasks(record_kinds=kinds)
+    for number in range(20):
+        schema = story_of(tasks[number].key).world.schema
+        assert len(schema.entities) == kinds
+        assert {entity.application for entity in schema.entities.values()} == {*schema.applications} > {"personnel"}
+        links = {(key, one.to) for key, entity in schema.entities.items() for one in entity.fields.values() if one.to}
+        reached = {"personnel.person"}
+        for _ in range(kinds):
+            reached |= {end for link in links if reached & {*link} for end in link}
+        assert reached == {*schema.entities}
+
+
+def test_goal_patterns_are_apart_in_equal_worlds():
+    parts = {goals: WorldTasks(worlds=2, record_kinds=3, goals=goals) for goals in ("train", "test")}
+    stories = {goals: [story_of(tasks[number].key) for number in range(12)] for goals, tasks in parts.items()}
+    patterns = {goals: {pattern_of(story.goal) for story in part} for goals, part in stories.items()}
+    assert not patterns["train"] & patterns["test"]
+    names = {goals: {story.world.name for story in part} for goals, part in stories.items()}
+    assert names["train"] == names["test"]
+    assert len(names["train"]) == 2
+
+
+def test_pattern_has_no_names_and_values():
+    one, other, third = (
+        (Do(Follow(Named("calendar.meeting", label), field, "personnel.person"), "move", (("desk", Literal(desk)),)),)
+        for label, field, desk in (("a", "host", 1), ("b", "host", 2), ("a", "guest", 1))
+    )
+    assert pattern_of(one) == pattern_of(other) != pattern_of(third)
+    assert is_drawn(one, "train") != is_drawn(one, "test")
+
+
+def test_short_prompt_has_rules_and_tools_alone():
+    openings = {}
+    for prompt in ("full", "short"):
+        env = world_env(record_kinds=2, prompt=prompt)
+        conversation, _ = env.reset(seed=0, options={"task_index": 3})
+        openings[prompt] = text_of(conversation[0]), conversation[1:]
+        assert expert(env)[-1]["stop"] == "solved"
+        world, tools = env.story.world, env.toolbox.tools
+    (full, request), (short, same_request) = openings.values()
+    assert request == same_request
+    assert len(short) < len(full) / 3
+    assert all(rule.text(world.schema, world.skin) in short for rule in world.rules)
+    assert all(f"\n{tool.name}({', '.join(tool.parameters['properties'])})" in short for tool in tools)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"record_kinds": 1}, "record_kinds must be None or at least 2, not 1"),
+        ({"tasks": WorldTasks(), "goals": "train"}, "give either tasks, or worlds"),
+    ],
+)
+def test_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        world_env(**options)
+
+
+@pytest.mark.parametrize("key", ["easy/train/0/goals=some/0/0", "easy/train/0/kinds=x/0/0", "easy/train/0/a/b/0/0"])
+def test_keys_with_unknown_options_are_refused(key):
+    with pytest.raises(TaskError, match="it is none of generated worlds"):
+        story_of_task(replace(task_of("easy/train/0/0/0"), extra={"story": key}))
+
+
+def test_expert_answers_with_an_id_it_read():
+    key = key_where("easy", lambda story: story.question is not None and story.question[1].kind == "ref")
+    env = world_env()
+    begin(env, key)
+    expert(env)
+    answer = env.story.ends[0].answer
+    assert env.state.final == (answer, frozenset())
+    assert any(answer in text_of(message) for message in env.state.messages if message["role"] == "tool")
