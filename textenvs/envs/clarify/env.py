@@ -231,15 +231,21 @@ class Clarify(TextEnv[ClarifyState]):
 
     def twin(self, task: Task) -> Task | None:
         """Return the request with another value for what it leaves out; ``None`` where it leaves out nothing."""
-        request = Request.from_task(task)
+        return next((tasks[1] for _, tasks in self.twin_worlds(task)), None)
+
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return for each thing that the request leaves out the requests with all its values, each with an answer."""
+        request, facts = Request.from_task(task), []
         for slot in request.kind.slots:
-            if slot.name not in request.missing:
-                continue
-            for value in slot.values:
+            twins = {request.answer: task}
+            for value in slot.values if slot.name in request.missing else ():
                 twin = replace(request, values={**request.values, slot.name: value})
-                if twin.answer != request.answer:
-                    return replace(twin.to_task(task.key, task.data_source), prompt=task.prompt)
-        return None
+                if twin.answer not in twins:
+                    made = twin.to_task(f"{task.key}~{slot.name}={value}", task.data_source)
+                    twins[twin.answer] = replace(made, prompt=task.prompt)
+            if len(twins) > 1:
+                facts.append((f"the {slot.name} that {request.name} has in mind", list(twins.values())))
+        return facts
 
     def reveals(self, reply: Message) -> bool:
         """Return whether the reply asks for something that the request leaves out: the user tells it."""

@@ -23,7 +23,7 @@ from ..collab.user import Check
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS
 from .script import SCRIPT
-from .tasks import FAMILY
+from .tasks import FAMILY, twins_of
 
 Equality = Literal["value", "symbolic"]
 
@@ -86,6 +86,10 @@ class CollabMath(Collab):
         """Return the problem with the next larger integer as its answer; ``None`` where the answer is no integer."""
         truth = str(task.ground_truth)
         return replace(task, ground_truth=str(int(truth) + 1)) if re.fullmatch(r"-?\d{1,18}", truth) else None
+
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return for each number that the user holds back the problems with other ones."""
+        return twins_of(task)
 
     def solution(self, task: Task) -> str:
         answer = task.extra.get("answer")

@@ -10,10 +10,11 @@ import os.path
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...scoring.final_answer import final_answer
-from ...task import Split, split_choices
+from ...task import Split, Task, split_choices
 from ...text import load_yaml
 from ..collab.tasks import Draft, Family, Piece, begin, piece_of
 
@@ -21,6 +22,9 @@ _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}
 _MENTIONED = 0.8  # how likely a vague opening is to name what an event is about
 _NUMBER = re.compile(r"\d+")
+_EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
+#: Results that differ, of the twins that prove a number; so many other numbers are tried.
+_TWINS, _TRIED = 7, 60
 _CONTENT = load_yaml(__package__, "stories.yaml")
 
 
@@ -128,6 +132,81 @@ def _draw(rng: random.Random, step: Mapping[str, Any], result: int) -> int | Non
 
 def _numbers(pieces: Sequence[Piece]) -> set[str]:
     return {number for piece in pieces for saying in piece.sayings for number in _NUMBER.findall(saying)}
+
+
+def twins_of(task: Task) -> list[tuple[str, list[Task]]]:
+    """Return for each number that the user holds back the problems with others, each with a result of its own.
+
+    A problem has them if its calculations are a chain that uses the number of each piece once, as generated ones do.
+    """
+    pieces, chain = FAMILY.goal(task).pieces, _chain(str(task.extra.get("answer")))
+    numbers = [_number(piece) for piece in pieces]
+    if chain is None or None in numbers or [number for _, number in chain] != numbers:
+        return []
+    facts = []
+    for place, piece in enumerate(pieces):
+        if place in task.extra.get("told", ()):
+            continue
+        twins = {task.ground_truth: task}
+        for other in range(2, 2 + _TRIED):
+            changed = [(sign, other if at == place else number) for at, (sign, number) in enumerate(chain)]
+            if len(twins) < _TWINS and (twin := _with_chain(task, pieces, numbers, changed)) is not None:
+                twins.setdefault(twin.ground_truth, replace(twin, key=f"{task.key}~{place}={other}"))
+        if len(twins) >= _TWINS:
+            facts.append((f"the number of {piece.topic}", list(twins.values())))
+    return facts
+
+
+def _chain(answer: str) -> list[tuple[str, int]] | None:
+    """Return the numbers of a chain of calculations, each with the sign before it; ``None`` where it is none."""
+    chain: list[tuple[str, int]] = []
+    result = None
+    for line in answer.splitlines()[:-1]:
+        if (match := _EQUATION.fullmatch(line)) is None:
+            return None
+        first, sign, second, after = int(match[1]), match[2], int(match[3]), int(match[4])
+        if result is None:
+            chain = [("=", first), (sign, second)]
+        elif first == result:
+            chain.append((sign, second))
+        elif second == result and sign == "-":
+            chain.append(("to", first))
+        else:
+            return None
+        result = after
+    return chain or None
+
+
+def _number(piece: Piece) -> int | None:
+    """Return the number that each saying of a piece has, once; ``None`` where that is not so."""
+    found = {tuple(_NUMBER.findall(saying)) for saying in piece.sayings}
+    return int(next(iter(found))[0]) if len(found) == 1 and len(next(iter(found))) == 1 else None
+
+
+def _with_chain(
+    task: Task, pieces: Sequence[Piece], numbers: Sequence[int | None], chain: Sequence[tuple[str, int]]
+) -> Task | None:
+    """Return a problem with the numbers of a chain; ``None`` where they make none."""
+    result, equations = 0, list[str]()
+    for sign, number in chain:
+        first, sign, second = (number, "-", result) if sign == "to" else (result, sign, number)
+        if sign == "=":
+            result = number
+            continue
+        if (sign == "-" and first <= second) or (sign == "/" and first % second):
+            return None
+        result = {"+": first + second, "-": first - second, "*": first * second, "/": first // second}[sign]
+        equations.append(f"{first}{sign}{second}={result}")
+    told, new_pieces = str(task.extra.get("single_turn_prompt")), list[Piece]()
+    for piece, old, (_, new) in zip(pieces, numbers, chain, strict=True):
+        sayings = tuple(_NUMBER.sub(str(new), saying) for saying in piece.sayings) if old != new else piece.sayings
+        told = told.replace(piece.sayings[0], sayings[0])
+        new_pieces.append(replace(piece, sayings=sayings))
+    if not 2 <= result <= _LARGEST or str(result) in _numbers(new_pieces):
+        return None
+    extra = {"answer": "\n".join([*equations, f"#### {result}"]), "single_turn_prompt": told}
+    extra["pieces"] = [piece.to_json() for piece in new_pieces]
+    return replace(task, ground_truth=str(result), extra={**task.extra, **extra})
 
 
 def _gold(reference: str, metadata: Mapping[str, Any]) -> str:
