@@ -77,9 +77,14 @@ class Skin:
         return written if isinstance(written, str) else None
 
 
+def date_of(day: int) -> datetime.date:
+    """Return the date of a day of the year, from 1."""
+    return datetime.date.fromordinal(_FIRST_DAY + day)
+
+
 def date_text(day: int) -> str:
     """Return a day of the year as an ISO date."""
-    return datetime.date.fromordinal(_FIRST_DAY + day).isoformat()
+    return date_of(day).isoformat()
 
 
 def _day_of(written: object) -> int | None:

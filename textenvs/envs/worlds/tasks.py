@@ -190,6 +190,7 @@ def story_of(key: str) -> Story:
         tuple(speaker.details),
         tuple(event for event, _ in events),
         incidents,
+        split=split,  # type: ignore[arg-type]
     )
 
 
