@@ -7,7 +7,7 @@ import zlib
 
 from ...users.moves import Move
 from .skin import spoken
-from .story import Story
+from .story import Detail, Story
 from .wording import enumerated, phrases
 from .world import World
 
@@ -20,8 +20,8 @@ _READ_CHARS, _READ_NAMES = 400, 6
 def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -> tuple[tuple[int, ...], str, Move]:
     """Return how often each detail has been told after a reply, the user's words, and their move.
 
-    A detail is told where the reply names what it is about. A reply that names none of those that are left open is told
-    which these are, without their values; a list of everything is no question.
+    A detail is told where the reply names what it is about, or has the name that was told before. A reply that does
+    neither is told what is left open, without the values; a list of everything is no question.
 
     Args:
         story: The task.
@@ -29,25 +29,39 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
         words: The reply.
         idle: How many replies before it led nowhere.
     """
-    names = _names(story.world, words)
-    numbers = [number for number, detail in enumerate(story.details) if not names.isdisjoint(detail.about)]
+    text = _plain(words[:_READ_CHARS])
+    names = _names(story.world, text)
     if len(words) > _READ_CHARS or len(names) > _READ_NAMES:
         return disclosed, _say(story, "too_much", idle), "complains"
-    left_open = [detail.word for detail, count in zip(story.details, disclosed, strict=True) if not count]
-    if not numbers and left_open:
+    numbered = [*enumerate(zip(story.details, disclosed, strict=True))]
+    asked = [number for number, (detail, count) in numbered if _is_about(detail, count, names, text)]
+    if not asked and (left_open := [detail.word for _, (detail, count) in numbered if not count]):
         which = enumerated(f"which {word}" for word in left_open)
         return disclosed, _say(story, "left_open", idle, which=which), "complains"
-    if not numbers:
+    if not asked:
         return disclosed, _say(story, "nothing_more", idle), "complains"
-    after = tuple(count + (number in numbers) for number, count in enumerate(disclosed))
-    fresh = any(disclosed[number] < len(story.details[number].says) for number in numbers)
-    texts = [says[min(disclosed[number], len(says) - 1)] for number in numbers for says in [story.details[number].says]]
-    corrected = any(0 < disclosed[number] < len(story.details[number].says) for number in numbers)
-    if not fresh:
-        details = [story.details[number] for number in numbers]
-        again = [_say(story, "repeated", idle, word=detail.word, value=detail.value) for detail in details]
+    details = [(story.details[number], disclosed[number]) for number in asked]
+    if all(count >= len(detail.says) for detail, count in details):
+        again = [_say(story, "repeated", idle, word=detail.word, value=detail.value) for detail, _ in details]
         return disclosed, " ".join(again), "repeats"
-    return after, " ".join(texts), "corrects" if corrected else "reveals"
+    corrects = any(0 < count < len(detail.says) for detail, count in details)
+    texts = [detail.says[min(count, len(detail.says) - 1)] for detail, count in details]
+    after = tuple(count + (number in asked) for number, count in enumerate(disclosed))
+    return after, " ".join(texts), "corrects" if corrects else "reveals"
+
+
+def _is_about(detail: Detail, count: int, names: set[str], text: str) -> bool:
+    """Return whether a reply asks for a detail that has been told so often: by what it is, or by the name it was told.
+
+    "There is no such thing as ..." has the name alone.
+    """
+    told = re.findall(r'"(.+?)"', detail.says[min(count, len(detail.says)) - 1]) if count else []
+    return not names.isdisjoint(detail.about) or any(_plain(name) in text for name in told)
+
+
+def _plain(text: str) -> str:
+    """Return the words of a text in small letters, with single spaces."""
+    return " ".join(re.findall(r"\w+", text.casefold().replace("_", " ")))
 
 
 def _say(story: Story, name: str, idle: int, **parts: str) -> str:
@@ -56,12 +70,11 @@ def _say(story: Story, name: str, idle: int, **parts: str) -> str:
     return choices[(zlib.crc32(story.request.encode()) + idle) % len(choices)].format(**parts)
 
 
-def _names(world: World, words: str) -> set[str]:
-    """Return the names of entities and fields in a reply, and "who" where it asks for a person.
+def _names(world: World, text: str) -> set[str]:
+    """Return the names of entities and fields in a plain text, and "who" where it asks for a person.
 
     Longer names go first: a guest house is no guest.
     """
-    text = " ".join(re.findall(r"\w+", words[:_READ_CHARS].casefold().replace("_", " ")))
     if "names" not in world.cache:
         entities = world.schema.entities.values()
         called = {name for one in entities for name in (*one.called, *one.plural)}
