@@ -73,7 +73,7 @@ def capitalized(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Pronoun:
-    """How a sentence speaks of a record once it is named."""
+    """The pronouns for a record that a sentence has named."""
 
     it: str
     its: str

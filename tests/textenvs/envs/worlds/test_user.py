@@ -1,4 +1,4 @@
-"""What the user answers: a detail that is asked for by name, what is left open otherwise, and never a wrong value."""
+"""Answers of the user: a detail that is asked for by name, what is left open otherwise, never a wrong value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def values(story):
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("question", VAGUE)
-def test_vague_questions_are_told_what_is_open_and_no_value(question, split):
+def test_vague_questions_get_no_value(question, split):
     for story in stories(split):
         none = (0,) * len(story.details)
         told, text, move = answer_to(story, none, question, 0)
@@ -117,7 +117,7 @@ def test_list_of_everything_is_no_question(split):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_mistakes_are_corrected_when_their_value_is_doubted(split):
+def test_doubted_mistakes_are_corrected(split):
     story = next(story for story in stories(split) if any(len(detail.says) > 1 for detail in story.details))
     place, detail = next((place, one) for place, one in enumerate(story.details) if len(one.says) > 1)
     once = tuple(int(number == place) for number in range(len(story.details)))

@@ -1,4 +1,4 @@
-"""What users say: English that can be checked by rules, enough wordings of every part, and one meaning each."""
+"""Requests in words: English that rules can check, enough wordings of every part, one meaning each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_english_has_no_fault_that_a_rule_finds(level, split):
                 assert not re.search(pattern, text), f"{fault}: {text}"
 
 
-def test_every_list_has_wordings_and_some_are_held_out():
+def test_lists_are_long_enough_for_both_splits():
     for name in _PHRASES:
         train, test = (phrases(name, split) for split in SPLITS)
         assert len({*train, *test}) >= 9, name
