@@ -20,7 +20,7 @@ class Schema:
     entities: Mapping[str, Entity]  # by key, of all applications
 
     @functools.cached_property
-    def size(self) -> int:
+    def name_count(self) -> int:
         """The number of names that a skin draws."""
         values = sum(len(field.values) for entity in self.entities.values() for field in entity.fields.values())
         parts = sum(1 + len(entity.fields) + len(entity.verbs) for entity in self.entities.values())

@@ -34,7 +34,7 @@ class Skin:
 
     @classmethod
     def draw(cls, schema: Schema, rng: np.random.Generator) -> Skin:
-        numbers = iter(rng.integers(0, 2**31, 2 + schema.size).tolist())
+        numbers = iter(rng.integers(0, 2**31, 2 + schema.name_count).tolist())
 
         def one(words: tuple[str, ...]) -> str:
             return words[next(numbers) % len(words)]

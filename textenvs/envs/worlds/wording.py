@@ -46,7 +46,7 @@ _HELD_OUT = 3
 #: So many words of an object may stand inside a verb (``mark ... as away``).
 _SHORT = 4
 #: What two parts of a request should not both have: "the queue given for the ticket given for ...".
-_PARTICIPLE = re.compile(r"\b\w+ed\b|given|shown|known|on record|on file")
+_STEM = re.compile(r"call|document|file|given|indicat|known|list|mark|name|note|record|register|shown|stated")
 #: Not the calendar module's: these depend on the locale.
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -107,7 +107,7 @@ class Speaker:
     hide: int = 0
     wrong: bool = False
     details: list[Detail] = field(default_factory=list)
-    _participles: set[str] = field(default_factory=set)  # that were said
+    _stems: set[str] = field(default_factory=set)  # of the phrases so far
 
     def request(self, goal: Goal, user: str) -> str:
         """Return the opening message of a user."""
@@ -132,9 +132,9 @@ class Speaker:
 
     def _choose(self, name: str) -> str:
         choices = phrases(name, self.split)
-        fresh = [one for one in choices if self._participles.isdisjoint(_PARTICIPLE.findall(one))] or choices
+        fresh = [one for one in choices if self._stems.isdisjoint(_STEM.findall(one))] or choices
         choice = fresh[int(self.rng.integers(len(fresh)))]
-        self._participles.update(_PARTICIPLE.findall(choice))
+        self._stems.update(_STEM.findall(choice))
         return choice
 
     def _say(self, name: str, **parts: str) -> str:
