@@ -107,11 +107,14 @@ class Speaker:
     hide: int = 0
     wrong: bool = False
     details: list[Detail] = field(default_factory=list)
+    _given: set[Value] = field(default_factory=set)  # values of records that the user wants made
     _stems: set[str] = field(default_factory=set)  # of the phrases so far
 
     def request(self, goal: Goal, user: str) -> str:
         """Return the opening message of a user."""
         first, *rest = goal
+        makes = [step for step in goal if isinstance(step, Make)]
+        self._given = {one.value for step in makes for _, one in step.gives if isinstance(one, Literal)}
         sentences = [self._say("greetings", me=self.world.label(PERSON, user))]
         clause = self._step(first)
         # A condition comes first: "Could you, if ..." reads badly.
@@ -209,7 +212,8 @@ class Speaker:
         words = (*entity.called, *entity.plural, *(("who",) if entity.person else ()))
         if not self._hides(words):
             return self._named(entity, source.label)
-        wrong = self.world.free_label(entity, self.rng)
+        while (wrong := self.world.free_label(entity, self.rng)) in self._given:
+            pass
         self._detail(self._called(entity), words, f'"{source.label}"', f'"{wrong}"')
         return self._say("hidden", entity=self._called(entity))
 
