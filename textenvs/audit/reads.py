@@ -67,8 +67,8 @@ def _prove(env: TextEnv[Any], tasks: Sequence[Task], seed: int) -> None:
         other = _expert(env, twin, seed)
         if own[1][0] != other[1][0]:
             raise _Flaw("twins have different openings: what differs must be found out")
-        shown = next((place for place, pair in enumerate(zip(own[1], other[1], strict=False)) if pair[0] != pair[1]), 0)
-        if own[0][:shown] != other[0][:shown]:
+        first = next((place for place, pair in enumerate(zip(own[1], other[1], strict=False)) if pair[0] != pair[1]), 0)
+        if own[0][:first] != other[0][:first]:
             raise _Flaw("the expert's replies differ before anything shows the fact: it knows what it has not read")
         for (replies, observations), played_in in ((own, twin), (other, tasks[0])):
             seen, solved = _replayed(env, played_in, replies, seed)

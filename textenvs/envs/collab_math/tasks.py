@@ -179,8 +179,8 @@ def _chain(answer: str) -> list[tuple[str, int]] | None:
 
 def _number(piece: Piece) -> int | None:
     """Return the number that each saying of a piece has, once; ``None`` where that is not so."""
-    found = {tuple(_NUMBER.findall(saying)) for saying in piece.sayings}
-    return int(next(iter(found))[0]) if len(found) == 1 and len(next(iter(found))) == 1 else None
+    numbers = {tuple(_NUMBER.findall(saying)) for saying in piece.sayings}
+    return int(next(iter(numbers))[0]) if len(numbers) == 1 and len(next(iter(numbers))) == 1 else None
 
 
 def _with_chain(
@@ -197,14 +197,14 @@ def _with_chain(
             return None
         result = {"+": first + second, "-": first - second, "*": first * second, "/": first // second}[sign]
         equations.append(f"{first}{sign}{second}={result}")
-    told, new_pieces = str(task.extra.get("single_turn_prompt")), list[Piece]()
+    request, new_pieces = str(task.extra.get("single_turn_prompt")), list[Piece]()
     for piece, old, (_, new) in zip(pieces, numbers, chain, strict=True):
         sayings = tuple(_NUMBER.sub(str(new), saying) for saying in piece.sayings) if old != new else piece.sayings
-        told = told.replace(piece.sayings[0], sayings[0])
+        request = request.replace(piece.sayings[0], sayings[0])
         new_pieces.append(replace(piece, sayings=sayings))
     if not 2 <= result <= _LARGEST or str(result) in _numbers(new_pieces):
         return None
-    extra = {"answer": "\n".join([*equations, f"#### {result}"]), "single_turn_prompt": told}
+    extra = {"answer": "\n".join([*equations, f"#### {result}"]), "single_turn_prompt": request}
     extra["pieces"] = [piece.to_json() for piece in new_pieces]
     return replace(task, ground_truth=str(result), extra={**task.extra, **extra})
 

@@ -134,7 +134,7 @@ def _kept(world: World, name: str, goal: Goal, maker: Maker, holds: bool, least:
     except NotMeantError:
         return None
     end = trace.end
-    if not all(_FEWEST.get(name, 0) <= count <= _MOST for count in trace.found):
+    if not all(_FEWEST.get(name, 0) <= count <= _MOST for count in trace.counts):
         return None
     if any(isinstance(step, When) and (step.then in trace.path) != holds for step in goal):
         return None

@@ -155,16 +155,16 @@ class End:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a program did in a store.
+    """A program as it ran in a store.
 
     Args:
         path: The steps that were taken, with the branch that was taken for each condition.
-        found: How many records each selection found.
+        counts: How many records each selection has.
     """
 
     end: End
     path: Goal
-    found: tuple[int, ...]
+    counts: tuple[int, ...]
 
 
 def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
@@ -191,11 +191,11 @@ def traced(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Trace:
     except CannotBeDoneError as error:
         raise NotMeantError(str(error)) from None
     changed, new = differences(view.schema, view.store)
-    elsewise = bool(run.done or run.answer is not None)
-    if len(run.forbidden) > 1 and not elsewise:
+    otherwise = bool(run.done or run.answer is not None)
+    if len(run.forbidden) > 1 and not otherwise:
         raise NotMeantError("several records of which none is allowed")
-    refused, left_out = ("", tuple(sorted(run.forbidden))) if elsewise else ("".join(run.forbidden), ())
-    return Trace(End(changed, new, run.answer, refused, left_out), tuple(run.path), tuple(run.found))
+    refused, left_out = ("", tuple(sorted(run.forbidden))) if otherwise else ("".join(run.forbidden), ())
+    return Trace(End(changed, new, run.answer, refused, left_out), tuple(run.path), tuple(run.counts))
 
 
 def other_branch(goal: Goal, path: Goal) -> Goal | None:
@@ -234,7 +234,7 @@ class _Run:
     rules: Sequence[Rule]
     user: str
     path: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
-    found: list[int] = dataclasses.field(default_factory=list)
+    counts: list[int] = dataclasses.field(default_factory=list)
     answer: Value | None = None
     done: int = 0  # verbs that were allowed
     forbidden: list[str] = dataclasses.field(default_factory=list)
@@ -314,9 +314,9 @@ class _Run:
         for number in numbers:  # whoever skips one of these cells takes conditions
             for name in equal:
                 self.view.cells[select.entity, number, name] = None
-        found = [number for number in numbers if all(self.holds(select.entity, number, one) for one in conditions)]
-        self.found.append(len(found))
-        return found
+        matches = [number for number in numbers if all(self.holds(select.entity, number, one) for one in conditions)]
+        self.counts.append(len(matches))
+        return matches
 
     def holds(self, entity: str, number: str, where: Where) -> bool:
         value, other = self.view.value(entity, number, where.field), self.operand(where.value)

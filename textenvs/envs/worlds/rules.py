@@ -15,7 +15,7 @@ import numpy as np
 
 from .applications import Entity, Field, Value, Verb
 from .schema import ALWAYS, Schema
-from .skin import Skin, spoken
+from .skin import Skin, spoken, with_article
 from .store import Store
 from .view import CannotBeDoneError, View
 
@@ -39,7 +39,8 @@ class Limit:
         field = schema.entities[self.entity].fields[self.field]
         limit = skin.written(schema.entities[self.entity], field, self.limit)
         deed, name = _deed(skin, self.entity, self.verb), _given(schema, skin, self)
-        return f"{deed} is not allowed where its {name} is {'after' if field.kind == 'day' else 'above'} {limit}."
+        than = "after" if field.kind == "day" else "above"
+        return f"{deed} is not allowed where {_its(schema, self.entity)} {name} is {than} {limit}."
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Linked:
         target = schema.entities[self.target]
         value = spoken(str(skin.written(target, target.fields[self.state], self.value)))
         deed, state = _deed(skin, self.entity, self.verb), _of(skin, self.target, self.state)
-        return f"{deed} is not allowed where the {state} of its {_given(schema, skin, self)} is {value}."
+        of = _given(schema, skin, self)
+        return f"{deed} is not allowed where the {state} of {_its(schema, self.entity)} {of} is {value}."
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,14 @@ class Duty:
 
     def text(self, schema: Schema, skin: Skin) -> str:
         target = schema.entities[self.target]
+        its = _its(schema, self.target)
         state = " and ".join(
-            f"its {_of(skin, self.target, name)} is {spoken(str(skin.written(target, target.fields[name], value)))}"
+            f"{its} {_of(skin, self.target, name)} is {spoken(str(skin.written(target, target.fields[name], value)))}"
             for name, value in target.verbs[self.then].needs.items()
         )
         deed, then = _deed(skin, self.entity, self.verb), spoken(skin.verbs[self.target, self.then])
-        return f"{deed} has a consequence: {then} its {_of(skin, self.entity, self.field)} as well, where {state}."
+        of = _of(skin, self.entity, self.field)
+        return f"{deed} has a consequence: {then} {_its(schema, self.entity)} {of} as well, where {state}."
 
 
 Prohibition: TypeAlias = "Limit | Linked | Rank"
@@ -211,14 +215,18 @@ def _rule(
 
 
 def _deed(skin: Skin, entity: str, verb: str) -> str:
-    singular = spoken(skin.entities[entity][0])
-    return f'"{spoken(skin.verbs[entity, verb])}" of {"an" if singular[0] in "aeiou" else "a"} {singular}'
+    return f'"{spoken(skin.verbs[entity, verb])}" of {with_article(spoken(skin.entities[entity][0]))}'
+
+
+def _its(schema: Schema, entity: str) -> str:
+    return "their" if schema.entities[entity].person else "its"
 
 
 def _given(schema: Schema, skin: Skin, rule: Limit | Linked) -> str:
     """Return what a rule's field is called: where the verb gives it, its new value counts."""
-    gives = schema.entities[rule.entity].verbs[rule.verb].gives
-    return ("new " if rule.field in gives else "") + _of(skin, rule.entity, rule.field)
+    entity = schema.entities[rule.entity]
+    name = entity.fields[rule.field].noun(skin.fields[rule.entity, rule.field])
+    return f"new {name}" if rule.field in entity.verbs[rule.verb].gives else name
 
 
 def _of(skin: Skin, entity: str, field: str) -> str:

@@ -23,7 +23,7 @@ class Schema:
     entities: Mapping[str, Entity]  # by key, of all applications
 
     @functools.cached_property
-    def size(self) -> int:
+    def name_count(self) -> int:
         """The number of names that a skin draws."""
         values = sum(len(field.values) for entity in self.entities.values() for field in entity.fields.values())
         parts = sum(1 + len(entity.fields) + len(entity.verbs) for entity in self.entities.values())
@@ -41,7 +41,7 @@ class Schema:
 
     @functools.cached_property
     def distances(self) -> Mapping[str, int]:
-        """How many references in a row lead to each entity's records, counted up to :data:`FARTHEST`."""
+        """The number of references in a row that lead to each entity's records, at most :data:`FARTHEST`."""
         lengths = dict.fromkeys(self.entities, 0)
         for _ in range(FARTHEST):
             lengths = {key: max((1 + lengths[of] for of, _ in self.references[key]), default=0) for key in lengths}

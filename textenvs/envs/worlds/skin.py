@@ -7,6 +7,7 @@ users with words of their own.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class Skin:
 
     @classmethod
     def draw(cls, schema: Schema, rng: np.random.Generator) -> Skin:
-        numbers = iter(rng.integers(0, 2**31, 2 + schema.size).tolist())
+        numbers = iter(rng.integers(0, 2**31, 2 + schema.name_count).tolist())
 
         def one(words: tuple[str, ...]) -> str:
             return words[next(numbers) % len(words)]
@@ -77,9 +78,14 @@ class Skin:
         return written if isinstance(written, str) else None
 
 
+def date_of(day: int) -> datetime.date:
+    """Return the date of a day of the year, from 1."""
+    return datetime.date.fromordinal(_FIRST_DAY + day)
+
+
 def date_text(day: int) -> str:
     """Return a day of the year as an ISO date."""
-    return datetime.date.fromordinal(_FIRST_DAY + day).isoformat()
+    return date_of(day).isoformat()
 
 
 def _day_of(written: object) -> int | None:
@@ -92,3 +98,8 @@ def _day_of(written: object) -> int | None:
 def spoken(name: str) -> str:
     """Return a name as people say it."""
     return name.replace("_", " ")
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with "a" or "an" before it: a unit, an update."""
+    return f"{'an' if re.match(r'[aeio]|u(?!ni|s[aeiu])', noun) else 'a'} {noun}"

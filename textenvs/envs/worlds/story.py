@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...task import Split
 from .applications import Entity, Field, Value
 from .goals import End, Goal, Read, Step, Tell, When
 from .incidents import Incidents
@@ -27,13 +28,15 @@ class Detail:
 
     Args:
         word: What the user calls it.
-        about: Words of which a question for it has one: all names of the field or entity.
-        says: The user's answers, in order; the last is right, and repeated.
+        about: Words of which a question for it has one: all names of the field or entity, and "who" for a person.
+        says: The user's answers, in order; the last is right.
+        value: What the last says, for when it is asked for again.
     """
 
     word: str
     about: frozenset[str]
     says: tuple[str, ...]
+    value: str
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Story:
     Args:
         forms: The forms of the goal's programs.
         ends: How it should end, by the number of events that have happened.
+        split: The split whose phrases the user draws from.
         twin_values: Values of cells that the world has other ones of: what makes it a twin.
     """
 
@@ -72,6 +76,7 @@ class Story:
     events: tuple[Event, ...] = ()
     incidents: Incidents = Incidents()
     twin_values: tuple[tuple[Cell, Value], ...] = ()
+    split: Split = "train"
 
     @functools.cached_property
     def store(self) -> Store:

@@ -235,6 +235,7 @@ def story_of(key: str) -> Story:
         tuple(speaker.details),
         tuple(event for event, _ in events),
         incidents,
+        split=split,  # type: ignore[arg-type]
     )
 
 

@@ -14,7 +14,7 @@ from ...tools.schema import Tool, ToolError
 from ...tools.toolbox import Toolbox
 from .applications import Entity, Field, Value, Verb
 from .incidents import Incidents
-from .skin import spoken
+from .skin import spoken, with_article
 from .store import Store, Tables
 from .story import Story
 from .view import CannotBeDoneError, applied, made
@@ -169,20 +169,16 @@ def _verb(world: World, entity: Entity, verb: Verb) -> Tool[..., Any]:
     singular, word = spoken(skin.entities[entity.key][0]), spoken(skin.verbs[entity.key, verb.name]).capitalize()
     arguments: dict[str, tuple[str, Mapping[str, Any], bool]] = {}
     if verb.kind == "create":
-        text = f"{word} {_a(f'new {singular}')}."
+        text = f"{word} {with_article(f'new {singular}')}."
     else:
         arguments[_ID] = (f"{skin.entities[entity.key][0]} id", {"type": "string"}, True)
         needs = " and ".join(
             f"{spoken(skin.fields[entity.key, name])} {spoken(str(skin.written(entity, entity.fields[name], value)))}"
             for name, value in verb.needs.items()
         )
-        text = f"{word} {_a(singular)}{f' with {needs}' if needs else ''}."
+        text = f"{word} {with_article(singular)}{f' with {needs}' if needs else ''}."
     arguments |= _arguments(world, entity, verb.gives, True)
     return _tool(functools.partial(_run_verb, world, entity, verb), skin.tool(entity, verb), text, arguments)
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _run_find(world: World, entity: Entity, state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:

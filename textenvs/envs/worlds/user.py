@@ -3,33 +3,83 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 from ...users.moves import Move
-from .story import Story
+from .skin import spoken
+from .story import Detail, Story
+from .wording import enumerated, phrases
+from .world import World
 
 #: So many replies that lead nowhere a user bears.
 PATIENCE = 4
-#: Of a reply, so many characters are read.
-_READ_CHARS = 400
-_UNKNOWN = "I have told you all that I know about that. The rest is for you to find out."
+#: A reply with more characters, or with more different names of the world, asks for too much.
+_READ_CHARS, _READ_NAMES = 400, 6
 
 
 def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -> tuple[tuple[int, ...], str, Move]:
     """Return how often each detail has been told after a reply, the user's words, and their move.
 
-    A detail is told where the reply names what it is about, and is short: a list of everything is no question.
+    A detail is told where the reply names what it is about, or has the name that was told before. A reply that does
+    neither is told what is left open, without the values; a list of everything is no question.
+
+    Args:
+        story: The task.
+        disclosed: How often each of its details has been told.
+        words: The reply.
+        idle: How many replies before it led nowhere.
     """
-    text = " ".join(re.findall(r"\w+", words[:_READ_CHARS].casefold().replace("_", " ")))
-    numbers = [
-        number
-        for number, detail in enumerate(story.details)
-        if any(re.search(rf"\b{re.escape(word)}\b", text) for word in detail.about)
-    ]
-    if not numbers or len(words) > _READ_CHARS:
-        return disclosed, _UNKNOWN, "complains"
-    after = tuple(count + (number in numbers) for number, count in enumerate(disclosed))
-    fresh = any(disclosed[number] < len(story.details[number].says) for number in numbers)
-    texts = [says[min(disclosed[number], len(says) - 1)] for number in numbers for says in [story.details[number].says]]
-    corrected = any(0 < disclosed[number] < len(story.details[number].says) for number in numbers)
-    move: Move = "corrects" if corrected else "reveals" if fresh else "repeats"
-    return after if fresh else disclosed, " ".join(texts), move
+    text = _plain(words[:_READ_CHARS])
+    names = _names(story.world, text)
+    if len(words) > _READ_CHARS or len(names) > _READ_NAMES:
+        return disclosed, _say(story, "too_much", idle), "complains"
+    numbered = [*enumerate(zip(story.details, disclosed, strict=True))]
+    asked = [number for number, (detail, count) in numbered if _is_about(detail, count, names, text)]
+    if not asked and (left_open := [detail.word for _, (detail, count) in numbered if not count]):
+        which = enumerated(f"which {word}" for word in left_open)
+        return disclosed, _say(story, "left_open", idle, which=which), "complains"
+    if not asked:
+        return disclosed, _say(story, "nothing_more", idle), "complains"
+    details = [(story.details[number], disclosed[number]) for number in asked]
+    if all(count >= len(detail.says) for detail, count in details):
+        again = [_say(story, "repeated", idle, word=detail.word, value=detail.value) for detail, _ in details]
+        return disclosed, " ".join(again), "repeats"
+    corrects = any(0 < count < len(detail.says) for detail, count in details)
+    texts = [detail.says[min(count, len(detail.says) - 1)] for detail, count in details]
+    after = tuple(count + (number in asked) for number, count in enumerate(disclosed))
+    return after, " ".join(texts), "corrects" if corrects else "reveals"
+
+
+def _is_about(detail: Detail, count: int, names: set[str], text: str) -> bool:
+    """Return whether a reply asks for a detail that has been told so often: by what it is, or by the name it was told.
+
+    "There is no such thing as ..." has the name alone.
+    """
+    told = re.findall(r'"(.+?)"', detail.says[min(count, len(detail.says)) - 1]) if count else []
+    return not names.isdisjoint(detail.about) or any(_plain(name) in text for name in told)
+
+
+def _plain(text: str) -> str:
+    """Return the words of a text in small letters, with single spaces."""
+    return " ".join(re.findall(r"\w+", text.casefold().replace("_", " ")))
+
+
+def _say(story: Story, name: str, idle: int, **parts: str) -> str:
+    """Return a phrase of a list, another at every turn: the first is decided by the request."""
+    choices = phrases(name, story.split)
+    return choices[(zlib.crc32(story.request.encode()) + idle) % len(choices)].format(**parts)
+
+
+def _names(world: World, text: str) -> set[str]:
+    """Return the names of entities and fields in a plain text, and "who" where it asks for a person.
+
+    Longer names go first: a guest house is no guest.
+    """
+    if "names" not in world.cache:
+        entities = world.schema.entities.values()
+        called = {name for one in entities for name in (*one.called, *one.plural)}
+        called |= {name for one in entities for part in one.fields.values() for name in part.called}
+        every = sorted(map(spoken, called), key=lambda name: (-len(name), name))
+        world.cache["names"] = re.compile(rf"\b({'|'.join(every)})s?\b")
+    pattern: re.Pattern[str] = world.cache["names"]
+    return {*pattern.findall(text), *(("who",) if re.search(r"\bwho(m|se)?\b", text) else ())}

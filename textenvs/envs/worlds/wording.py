@@ -1,17 +1,23 @@
-"""Programs in the words of a user: a phrase for every part, drawn from the lists of a split."""
+"""Programs in the words of a user: a phrase for every part, drawn from the lists of a split.
+
+Some parts of English are in the code, not in the lists: pronouns (``it`` or ``them``), where the object of ``put away``
+stands, what a number counts, dates, and references after the first, which are joined by ``of``.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...task import Split, split_choices
 from ...text import load_yaml
-from .applications import Entity, Field, Value
+from .applications import Entity, Field, Value, Verb
 from .goals import (
+    PERSON,
     Do,
     Follow,
     Goal,
@@ -20,26 +26,69 @@ from .goals import (
     Me,
     Named,
     Operand,
+    Pick,
     Read,
     Select,
     Source,
     Step,
-    Tell,
     When,
     Where,
 )
-from .skin import spoken
+from .skin import date_of, spoken
 from .story import Detail
 from .view import Cell
 from .world import World
 
 _PHRASES: Mapping[str, Sequence[str]] = load_yaml(__package__, "wording.yaml")
+#: Of the phrases of a list, one in so many is the test split's.
+_HELD_OUT = 3
+#: So many words of an object may stand inside a verb (``mark ... as away``).
+_SHORT = 4
+#: What two parts of a request should not both have: "the queue given for the ticket given for ...".
+_STEM = re.compile(r"call|document|file|given|indicat|known|list|mark|name|note|record|register|shown|stated")
+#: Not the calendar module's: these depend on the locale.
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 
 
 @functools.cache
 def phrases(name: str, split: Split) -> tuple[str, ...]:
     """Return the phrases of a list that a split draws from."""
-    return tuple(split_choices(_PHRASES[name], split))
+    return tuple(split_choices(_PHRASES[name], split, _HELD_OUT))
+
+
+def enumerated(parts: Iterable[str]) -> str:
+    """Return texts as an enumeration: ``a, b and c``."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def capitalized(text: str) -> str:
+    """Return a text with its first letter as a capital, and the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class _Pronoun:
+    """The pronouns for a record that a sentence has named."""
+
+    it: str
+    its: str
+
+    @classmethod
+    def of(cls, entity: Entity, several: bool = False) -> _Pronoun:
+        return cls("them", "their") if several or entity.person else cls("it", "its")
+
+
+def superlative(one: Field, noun: str, most: bool) -> str:
+    """Return the adjective for the most or the least of a field: the latest day, the greatest distance."""
+    if one.kind == "day":
+        return "latest" if most else "earliest"
+    if one.unit or noun.startswith("number of "):
+        return "greatest" if most else "smallest"
+    return "highest" if most else "lowest"
 
 
 @dataclass
@@ -57,145 +106,224 @@ class Speaker:
     hide: int = 0
     wrong: bool = False
     details: list[Detail] = field(default_factory=list)
+    _given: set[Value] = field(default_factory=set)  # values of records that the user wants made
+    _stems: set[str] = field(default_factory=set)  # of the phrases so far
 
     def request(self, goal: Goal, user: str) -> str:
         """Return the opening message of a user."""
-        label = self.world.label("personnel.person", user)
-        first, *rest = (self._step(step) for step in goal)
-        text = first + "".join(self._say("joins", next=step) for step in rest)
-        return f"{self._say('greetings', me=label)} {self._say('frames', goal=text)}"
+        first, *rest = goal
+        makes = [step for step in goal if isinstance(step, Make)]
+        self._given = {one.value for step in makes for _, one in step.gives if isinstance(one, Literal)}
+        sentences = [self._say("greetings", me=self.world.label(PERSON, user))]
+        clause = self._step(first)
+        # A condition comes first: "Could you, if ..." reads badly.
+        sentences.append(f"{capitalized(clause)}." if isinstance(first, When) else self._say("frames", goal=clause))
+        sentences += [self._say("joins", next=self._step(step)) for step in rest]
+        return " ".join(sentences)
 
     def notice(self, cell: Cell, value: Value) -> str:
         """Return the notice of another value in a cell."""
-        entity, number, name = cell
-        of = self._named(self.world.schema.entities[entity], self.world.label(entity, number))
-        one = self.world.schema.entities[entity].fields[name]
-        return self._say("notice", field=self._field(entity, name), of=of, value=self._value(entity, one, value))
+        key, number, name = cell
+        entity = self._entity(key)
+        label = self.world.label(key, number)
+        what = self._part(name, Named(key, label), self._named(entity, label))
+        text = self._say("notice", what=what, value=self._value(entity, entity.fields[name], value))
+        return f"[Notice] {capitalized(text)}"
+
+    # ------------------------------------------------------------------ phrases, and the names in them
+
+    def _choose(self, name: str) -> str:
+        choices = phrases(name, self.split)
+        fresh = [one for one in choices if self._stems.isdisjoint(_STEM.findall(one))] or choices
+        choice = fresh[int(self.rng.integers(len(fresh)))]
+        self._stems.update(_STEM.findall(choice))
+        return choice
 
     def _say(self, name: str, **parts: str) -> str:
-        choices = phrases(name, self.split)
-        return choices[int(self.rng.integers(len(choices)))].format(**parts)
+        return self._choose(name).format(**parts)
+
+    def _say_each(self, name: str, values: Sequence[Mapping[str, str]], **parts: str) -> str:
+        """Return a phrase whose part in brackets is said once for each of several values."""
+        before, each, after = re.fullmatch(r"(.*?)\[(.*)\](.*)", self._choose(name)).groups()  # type: ignore[union-attr]
+        said = enumerated(each.format(**parts, **value) for value in values)
+        return f"{before.format(**parts)}{said}{after.format(**parts)}"
 
     def _entity(self, key: str) -> Entity:
         return self.world.schema.entities[key]
 
-    def _field(self, entity: str, name: str) -> str:
-        return spoken(self.world.speech.fields[entity, name])
-
-    def _value(self, entity: str, one: Field, value: Value) -> str:
-        if one.kind == "ref":
-            return self._named(self._entity(one.to), self.world.label(one.to, str(value)))
-        written = self.world.speech.written(self._entity(entity), one, value)
-        return f'"{written}"' if one.kind == "name" else spoken(str(written))
-
-    def _named(self, entity: Entity, label: str) -> str:
-        return (
-            label if entity.key == "personnel.person" else self._say("named", entity=self._called(entity), label=label)
-        )
+    def _field(self, entity: Entity, name: str) -> str:
+        return entity.fields[name].noun(self.world.speech.fields[entity.key, name])
 
     def _called(self, entity: Entity, plural: bool = False) -> str:
         return spoken(self.world.speech.entities[entity.key][plural])
 
-    def _hides(self, words: Sequence[str]) -> bool:
+    def _named(self, entity: Entity, label: str) -> str:
+        return label if entity.key == PERSON else self._say("named", entity=self._called(entity), label=label)
+
+    def _value(self, entity: Entity, one: Field, value: Value) -> str:
+        if one.kind == "ref":
+            return self._named(self._entity(one.to), self.world.label(one.to, str(value)))
+        if one.kind == "name":
+            return f'"{value}"'
+        if one.kind == "choice":
+            return spoken(str(self.world.speech.written(entity, one, value)))
+        return quantity(one, int(value), self._field(entity, one.name))
+
+    def _verb(self, entity: Entity, verb: Verb) -> Callable[[str, bool], str]:
+        """Return what makes a verb and its object of the object, and of whether that is a pronoun."""
+        word = self.world.speech.verbs[entity.key, verb.name]
+
+        def with_object(noun: str, pronoun: bool) -> str:
+            if word in verb.phrases:
+                return verb.phrases[word].format(noun)
+            first, *particle = word.split("_")
+            return " ".join([first, noun, *particle] if pronoun else [first, *particle, noun])
+
+        return with_object
+
+    # ------------------------------------------------------------------ details that are held back
+
+    def _hides(self, words: Iterable[str]) -> bool:
         """Return whether to hold back a detail that is asked for by one of these words, which are no other's."""
         used = frozenset().union(*(detail.about for detail in self.details))
         free = used.isdisjoint(map(spoken, words))
         return free and len(self.details) < self.hide and bool(self.rng.random() < 0.7)
 
-    def _detail(self, word: str, words: Sequence[str], value: str, wrong: str) -> None:
+    def _detail(self, word: str, words: Iterable[str], value: str, wrong: str) -> None:
         says: tuple[str, ...] = (self._say("answer", word=word, value=value),)
         if self.wrong and not self.details and wrong != value:
             says = (self._say("wrong", word=word, value=wrong), self._say("corrected", word=word, value=value))
-        self.details.append(Detail(word, frozenset(map(spoken, words)), says))
+        self.details.append(Detail(word, frozenset(map(spoken, words)), says, value))
+
+    # ------------------------------------------------------------------ records and values
 
     def _source(self, source: Source) -> str:
         entity = self._entity(source.entity)
         if isinstance(source, Me):
             return "me"
-        if isinstance(source, Named):
-            words = (*entity.called, *entity.plural)
-            if self._hides(words):
-                wrong = self.world.free_label(entity, self.rng)
-                self._detail(self._called(entity), words, f'"{source.label}"', f'"{wrong}"')
-                return self._say("hidden", entity=self._called(entity))
-            return self._named(entity, source.label)
         if isinstance(source, Follow):
-            name = self._field(source.of.entity, source.field)
-            return (
-                f"my {name}"
-                if isinstance(source.of, Me)
-                else self._say("follow", field=name, of=self._source(source.of))
-            )
-        one = entity.fields[source.field]
-        which = (
-            ("latest" if source.most else "earliest") if one.kind == "day" else "highest" if source.most else "lowest"
-        )
-        name, every = self._field(entity.key, source.field), self._select(source.among)
-        return self._say(which, entity=self._called(entity), field=name, all=every)
+            return self._part(source.field, source.of)
+        if isinstance(source, Pick):
+            one = entity.fields[source.field]
+            name = self._field(entity, source.field)
+            parts = {"entity": self._called(entity), "field": name, "best": superlative(one, name, source.most)}
+            return self._say("pick", **self._select(source.among), **parts)
+        words = (*entity.called, *entity.plural, *(("who",) if entity.person else ()))
+        if not self._hides(words):
+            return self._named(entity, source.label)
+        while (wrong := self.world.free_label(entity, self.rng)) in self._given:
+            pass
+        self._detail(self._called(entity), words, f'"{source.label}"', f'"{wrong}"')
+        return self._say("hidden", entity=self._called(entity))
 
-    def _select(self, select: Select) -> str:
+    def _part(self, name: str, of: Source, record: str = "") -> str:
+        """Return a field of a record as a noun: ``my manager``, ``the manager of ...``.
+
+        Args:
+            name: The field.
+            of: The record.
+            record: The record in words, if it is put into words already.
+        """
+        field_name = self._field(self._entity(of.entity), name)
+        if isinstance(of, Me):
+            return f"my {field_name}"
+        record = record or self._source(of)
+        is_short = record == getattr(of, "label", None) or (isinstance(of, Follow) and isinstance(of.of, Me))
+        if is_short and self._entity(of.entity).person and self.rng.random() < 0.5:
+            return f"{record}'s {field_name}"
+        if isinstance(of, Follow):
+            return f"the {field_name} of {record}"
+        return self._say("follow", field=field_name, of=record)
+
+    def _select(self, select: Select) -> dict[str, str]:
+        """Return the parts of phrases for the records that meet conditions: ``plural`` and ``where``."""
         entity = self._entity(select.entity)
-        where = " and ".join(self._where(entity, one) for one in select.where)
-        return self._say("select", plural=self._called(entity, True), where=where)
+        holds = [{"field": self._field(entity, one.field), "holds": self._holds(entity, one)} for one in select.where]
+        relative = {"which": "whom", "where": "for whom"} if entity.person else {"which": "which", "where": "where"}
+        return {"plural": self._called(entity, True), "where": self._say_each("where", holds, **relative)}
 
-    def _where(self, entity: Entity, where: Where, prefix: str = "") -> str:
+    def _holds(self, entity: Entity, where: Where) -> str:
+        """Return a condition on a field without the field: ``is above 7``."""
         one = entity.fields[where.field]
-        days = {"over": "after", "under": "before"} if one.kind == "day" else {}
-        value = self._operand(entity, one, where.value, hidden=False)
-        return self._say(prefix + days.get(where.op, where.op), field=self._field(entity.key, where.field), value=value)
+        op = {"over": "after", "under": "before"}.get(where.op, where.op) if one.kind == "day" else where.op
+        name = "is_record" if one.kind == "ref" and op == "is" else op
+        return self._say(name, value=self._operand(entity, one, where.value, hidden=False))
 
     def _operand(self, entity: Entity, one: Field, operand: Operand, hidden: bool = True) -> str:
-        if isinstance(operand, Literal):
-            text = self._value(entity.key, one, operand.value)
-            if hidden and one.is_number and self._hides(one.called):
-                values = one.domain()
-                wrong = self._value(entity.key, one, values[int(self.rng.integers(len(values)))])
-                self._detail(self._field(entity.key, one.name), one.called, text, wrong)
-                return self._say("hidden_value", field=self._field(entity.key, one.name))
-            return text
         if isinstance(operand, Read):
-            name = self._field(operand.of.entity, operand.field)
-            if isinstance(operand.of, Me):
-                return f"my {name}"
-            return self._say("follow", field=name, of=self._source(operand.of))
-        return self._source(operand)
+            return self._part(operand.field, operand.of)
+        if not isinstance(operand, Literal):
+            return self._source(operand)
+        text = self._value(entity, one, operand.value)
+        if not (hidden and one.is_number and self._hides(one.called)):
+            return text
+        values, name = one.domain(), self._field(entity, one.name)
+        self._detail(name, one.called, text, self._value(entity, one, values[int(self.rng.integers(len(values)))]))
+        return self._say("hidden_value", field=name)
+
+    # ------------------------------------------------------------------ steps
 
     def _step(self, step: Step) -> str:
+        """Return a step as a clause in the imperative; one with a condition begins with it, and may have a sentence."""
         if isinstance(step, Do):
             return self._do(step)
         if isinstance(step, Make):
-            entity = self._entity(step.entity)
-            parts = [
-                self._say(
-                    "given", field=self._field(entity.key, name), value=self._operand(entity, entity.fields[name], one)
-                )
-                for name, one in step.gives
-            ]
-            verb = spoken(self.world.speech.verbs[entity.key, "create"])
-            return self._say("make", verb=verb, entity=self._called(entity), values=" and ".join(parts))
+            return self._make(step)
         if isinstance(step, When):
-            entity = self._entity(step.of.entity)
-            name, of = self._field(entity.key, step.condition.field), self._source(step.of)
-            holds, then = self._where(entity, step.condition, "holds_"), self._step(step.then)
-            text = self._say("when", field=name, of=of, holds=holds, then=then)
-            return text + (self._say("otherwise", step=self._step(step.otherwise)) if step.otherwise else "")
-        return self._tell(step)
+            return self._when(step)
+        return self._say("tell", what=self._part(step.what.field, step.what.of))
 
     def _do(self, step: Do) -> str:
-        entity = self._entity(step.target.entity)
-        verb = spoken(self.world.speech.verbs[entity.key, step.verb])
-        several = isinstance(step.target, Select)
-        target = self._select(step.target) if isinstance(step.target, Select) else self._source(step.target)
-        values = [
-            self._say(
-                "value", field=self._field(entity.key, name), value=self._operand(entity, entity.fields[name], one)
-            )
-            for name, one in step.gives
-        ]
-        if values:
-            return self._say("change", verb=verb, target=target, values=" and ".join(values))
-        return self._say("act_each" if several else "act", verb=verb, target=target)
+        target = step.target
+        entity = self._entity(target.entity)
+        if several := isinstance(target, Select):
+            noun = self._say("every", **self._select(target))
+        else:
+            noun = self._source(target)
+        pronoun, verb = _Pronoun.of(entity, several), self._verb(entity, entity.verbs[step.verb])
+        do, do_it = verb(noun, False), verb(pronoun.it, True)
+        if step.gives:
+            parts = {"target": noun, "do": do, "do_it": do_it, "it": pronoun.it, "its": pronoun.its}
+            return self._say_each("change", self._gives(entity, step.gives), **parts)
+        # "Mark the driver of the van of ... as away": too long to wait for the last word.
+        if self.rng.random() < 0.5 and (do.endswith(noun) or len(noun.split()) <= _SHORT):
+            return do
+        return self._say("act", target=noun, do_it=do_it)
 
-    def _tell(self, step: Tell) -> str:
-        name, of = self._field(step.what.of.entity, step.what.field), self._source(step.what.of)
-        return self._say("tell", field=name, of=of)
+    def _make(self, step: Make) -> str:
+        entity = self._entity(step.entity)
+        pronoun, noun = _Pronoun.of(entity), self._say("new", entity=self._called(entity))
+        do = self._verb(entity, entity.verbs["create"])(noun, False)
+        return self._say_each("make", self._gives(entity, step.gives), do=do, it=pronoun.it, its=pronoun.its)
+
+    def _gives(self, entity: Entity, gives: Sequence[tuple[str, Operand]]) -> list[dict[str, str]]:
+        return [
+            {"field": self._field(entity, name), "value": self._operand(entity, entity.fields[name], one)}
+            for name, one in gives
+        ]
+
+    def _when(self, step: When) -> str:
+        condition = (
+            f"{self._part(step.condition.field, step.of)} {self._holds(self._entity(step.of.entity), step.condition)}"
+        )
+        text = self._say("when", condition=condition, then=self._step(step.then))
+        if step.otherwise is None:
+            return text
+        return f"{text}. {self._say('otherwise', step=self._step(step.otherwise))}"
+
+
+def quantity(one: Field, value: int, noun: str) -> str:
+    """Return a number as people say it: euros, a date, or with the unit of the field where its name has none.
+
+    Args:
+        one: A field of a number.
+        value: Euros, the day of the year, or a number of units.
+        noun: What the field is called in the same sentence.
+    """
+    if one.kind == "day":
+        date = date_of(value)
+        return f"{date.day} {_MONTHS[date.month - 1]} {date.year}"
+    unit = "euros" if one.kind == "money" else one.unit
+    if not unit or noun.startswith("number of ") or unit[:-1] in noun:
+        return str(value)
+    return f"{value:,} {unit[:-1] if value == 1 else unit}"

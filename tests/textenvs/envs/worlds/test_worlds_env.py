@@ -55,7 +55,7 @@ def key_where(level, fits):
 
 
 def one_event(matters):
-    """What fits stories with one change by others, which matters or does not."""
+    """Return what fits stories with one change by others, which matters or does not."""
     return lambda story: len(story.ends) == 2 and (story.ends[0] != story.ends[1]) == matters
 
 
@@ -188,15 +188,9 @@ def test_wrong_detail_is_corrected():
     begin(env, key_where("hard", lambda story: any(len(detail.says) > 1 for detail in story.details)))
     detail = next(detail for detail in env.story.details if len(detail.says) > 1)
     texts = [text_of(env.step(f"Which {detail.word}?")[0][-1]) for _ in range(3)]
-    assert texts == [*detail.says, detail.says[-1]]
-
-
-def test_list_of_all_words_is_no_question():
-    env = world_env("medium")
-    begin(env, key_where("medium", lambda story: story.details))
-    words = {name for entity in env.story.world.schema.entities.values() for name in (*entity.called, *entity.fields)}
-    observation, *_ = env.step(" ".join(sorted(words)) * 2)
-    assert env.story.details[0].says[-1] not in str(observation)
+    assert texts[:2] == [*detail.says]
+    assert texts[2] != texts[1]
+    assert detail.value in texts[2]
 
 
 def test_event_changes_what_is_right():
@@ -230,7 +224,7 @@ def test_change_of_another_record_does_not_matter():
 
 
 def test_nothing_changes_after_own_changes():
-    """What was right when it was done stays right: it may be a new record, which nothing takes back."""
+    """A change that was right stays right: it may be a new record, which nothing takes back."""
     env = world_env("hard")
     key = key_where("hard", lambda story: one_event(matters=True)(story) and story.ends[0].changed)
     begin(env, key)
@@ -244,9 +238,9 @@ def test_nothing_changes_after_own_changes():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_fixed_view_of_the_rules_is_right(level):
-    """Who skips the rules, keeps duties alone, or takes all prohibitions as unconditional, is often wrong."""
+    """To skip the rules, keep duties alone, or take all prohibitions as unconditional is often wrong."""
     views = {"none": lambda rules: (), "duties": obligations, "always": unconditional}
-    right, count = dict.fromkeys(views, 0), 40
+    right, count = dict.fromkeys(views, 0), 12 if level == "hard" else 30
     for number in range(count):
         story = story_of(f"{level}/train/5/{number}/0")
         for name, view in views.items():
@@ -320,9 +314,9 @@ def test_failing_calls_can_be_overcome():
     assert incidents.signed_in("bank").called("bank")[1] is None
 
 
-@pytest.mark.parametrize("level", ["easy", "hard"])
-def test_reads_are_proven(level):
-    verdict = reads(Subject(functools.partial(textenvs.make, "textenv/worlds", level=level), episodes=4))
+@pytest.mark.parametrize(("level", "episodes"), [("easy", 3), ("medium", 2), ("hard", 1)])
+def test_reads_are_proven(level, episodes):
+    verdict = reads(Subject(functools.partial(textenvs.make, "textenv/worlds", level=level), episodes=episodes))
     assert verdict.status == "pass", verdict
     assert "0.143" in verdict.cause
 

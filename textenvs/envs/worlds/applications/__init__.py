@@ -21,7 +21,19 @@ Value: TypeAlias = "str | int"
 #: Of the year; 365 is the last.
 DAYS = 365
 
-_VERBS = ("creates", "changes", "actions")
+#: What names in files look like; a verb may have an object inside (``"mark {} as faulty"``).
+_NAME = re.compile(r"[a-z]+(_[a-z]+)*")
+_VERB = re.compile(r"[a-z]+([ _][a-z]+)*( \{\}( [a-z]+)+)?")
+
+#: The kinds of fields, with the keys that each has besides ``kind`` and ``called``.
+_FIELD_KEYS: Mapping[Kind, tuple[str, ...]] = {
+    "name": ("words",),
+    "ref": ("to",),
+    "number": ("from", "to", "step"),
+    "money": ("from", "to", "step"),
+    "day": (),
+    "choice": ("values",),
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Field:
         to: The entity that a ``ref`` is to.
         words: The two word lists that a ``name`` is made of.
         low, high, step: Of numbers, ``high`` included.
+        unit: What a ``number`` counts or is measured in, in the plural; empty where it needs none.
         values: The names of each value of a ``choice``.
     """
 
@@ -44,11 +57,17 @@ class Field:
     low: int = 0
     high: int = 0
     step: int = 1
+    unit: str = ""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_number(self) -> bool:
         return self.kind in ("number", "money", "day")
+
+    def noun(self, called: str) -> str:
+        """Return one of its names as a singular noun: ``seats`` are a ``number of seats``."""
+        words = called.replace("_", " ")
+        return f"number of {words}" if self.kind == "number" and re.search(r"[^s]s$", words) else words
 
     def domain(self) -> Sequence[Value]:
         """Return all values of a number or a choice, in order."""
@@ -65,6 +84,8 @@ class Verb:
         gives: The fields that a call has values for.
         needs: The values of fields without which the record refuses.
         sets: The values that the verb gives.
+        phrases: What users say for each of ``called`` that is more than a word before its object: the object stands
+            for ``{}``, as in ``"mark {} as faulty"``.
     """
 
     name: str
@@ -73,19 +94,30 @@ class Verb:
     gives: tuple[str, ...] = ()
     needs: Mapping[str, Value] = field(default_factory=dict)
     sets: Mapping[str, Value] = field(default_factory=dict)
+    phrases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Entity:
-    """A kind of record: a table of the store."""
+    """A kind of record: a table of the store.
 
-    key: str  # application.entity
+    Args:
+        key: The application and the entity, joined by a dot.
+        called: Its names in the singular; a world draws one.
+        plural: The plural of each.
+        share: How many records it has, in proportion to the other entities of a world.
+        label: The field of kind ``name`` that people call a record by.
+        person: Whether the records are people: ``they``, not ``it``.
+    """
+
+    key: str
     called: tuple[str, ...]
-    plural: tuple[str, ...]  # of each of ``called``
+    plural: tuple[str, ...]
     share: int
     label: str
     fields: Mapping[str, Field]
     verbs: Mapping[str, Verb]
+    person: bool = False
 
     @property
     def application(self) -> str:
@@ -102,7 +134,7 @@ class Application:
 
 
 class ApplicationError(ValueError):
-    """A file of an application does not fit its format; the message names the file and the place in it."""
+    """A file of an application does not fit its format; the message names the file, the key, and what fits there."""
 
 
 @functools.cache
@@ -110,12 +142,15 @@ def applications() -> Mapping[str, Application]:
     """Return all applications by name; :class:`ApplicationError` names what is wrong in which file."""
     names = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml"))
     made = {name.removesuffix(".yaml"): _application(name, load_yaml(__package__, name)) for name in names}
-    entities = {key for application in made.values() for key in application.entities}
-    for application in made.values():
-        for entity in application.entities.values():
-            for one in entity.fields.values():
-                if one.kind == "ref" and one.to not in entities:
-                    raise ApplicationError(f"{entity.key}: field {one.name!r} refers to {one.to!r}, which is nowhere")
+    lists = load_yaml(__package__.rpartition(".")[0], "words.yaml")
+    entities = {key: entity for application in made.values() for key, entity in application.entities.items()}
+    for key, entity in entities.items():
+        for one in entity.fields.values():
+            where = f"{entity.application}.yaml: {key}: field {one.name}"
+            if one.kind == "ref" and one.to not in entities:
+                raise ApplicationError(f"{where}: to is {one.to!r}, which is nowhere; an entity is application.entity")
+            if unknown := [words for words in one.words or () if words not in lists]:
+                raise ApplicationError(f"{where}: words has {unknown[0]!r}, which is no list of words.yaml")
     return made
 
 
@@ -126,62 +161,75 @@ def plural_of(word: str) -> str:
     return f"{word[:-1]}ies" if re.search(r"[^aeiou]y$", word) else f"{word}s"
 
 
-def _application(file: str, raw: Mapping[str, Any]) -> Application:
+def _application(file: str, raw: Any) -> Application:
     name = file.removesuffix(".yaml")
     _known(file, raw, ("called", "entities"))
-    entities = {f"{name}.{key}": _entity(file, f"{name}.{key}", value) for key, value in raw["entities"].items()}
+    parts = _mapping(file, raw, "entities")
+    entities = {f"{name}.{key}": _entity(f"{file}: {name}.{key}", f"{name}.{key}", one) for key, one in parts.items()}
     _distinct(file, "entities", [one.called for one in entities.values()])
-    return Application(name, tuple(raw["called"]), entities)
+    return Application(name, _names(file, raw, "called"), entities)
 
 
-def _entity(file: str, key: str, raw: Mapping[str, Any]) -> Entity:
-    where = f"{file}: {key}"
-    _known(where, raw, ("called", "plural", "share", "label", "fields", *_VERBS))
-    fields = {name: _field(f"{where}: field {name}", name, value) for name, value in raw["fields"].items()}
-    called = tuple(raw["called"])
-    plural = tuple(raw.get("plural") or map(plural_of, called))
+def _entity(where: str, key: str, raw: Any) -> Entity:
+    optional = ("plural", "person", "creates", "changes", "actions")
+    _known(where, raw, ("called", "share", "label", "fields"), optional)
+    fields = {
+        name: _field(f"{where}: field {name}", str(name), one) for name, one in _mapping(where, raw, "fields").items()
+    }
+    called = _names(where, raw, "called")
+    plural = _names(where, raw, "plural") if "plural" in raw else tuple(map(plural_of, called))
     if len(plural) != len(called):
         raise ApplicationError(f"{where}: plural has {len(plural)} words for {len(called)} in called")
     if raw["label"] not in fields or fields[raw["label"]].kind != "name":
         raise ApplicationError(f"{where}: label {raw['label']!r} is no field of kind name")
+    if not isinstance(person := raw.get("person", False), bool):
+        raise ApplicationError(f"{where}: person must be true or false, not {person!r}")
     verbs = [*_verbs(where, raw, fields)]
     _distinct(where, "fields", [one.called for one in fields.values()])
     _distinct(where, "verbs", [one.called for one in verbs])
-    return Entity(key, called, plural, int(raw["share"]), raw["label"], fields, {verb.name: verb for verb in verbs})
+    share = _integer(where, raw, "share", 1)
+    return Entity(key, called, plural, share, raw["label"], fields, {verb.name: verb for verb in verbs}, person)
 
 
-def _field(where: str, name: str, raw: Mapping[str, Any]) -> Field:
+def _field(where: str, name: str, raw: Any) -> Field:
+    if not isinstance(raw, Mapping) or raw.get("kind") not in [*_FIELD_KEYS]:
+        wrong = raw.get("kind") if isinstance(raw, Mapping) else raw
+        raise ApplicationError(f"{where}: kind {wrong!r} is none of {', '.join(_FIELD_KEYS)}")
     kind: Kind = raw["kind"]
-    called = tuple(raw["called"])
+    _known(where, raw, ("kind", "called", *_FIELD_KEYS[kind]), ("unit",) if kind == "number" else ())
+    called = _names(where, raw, "called")
     if kind == "name":
-        first, last = raw["words"]
-        return Field(name, kind, called, words=(first, last))
+        words = _names(where, raw, "words")
+        if len(words) != 2:
+            raise ApplicationError(f"{where}: words must name two lists of words.yaml, not {len(words)}")
+        return Field(name, kind, called, words=(words[0], words[1]))
     if kind == "ref":
-        return Field(name, kind, called, to=raw["to"])
-    if kind in ("number", "money"):
-        low, high, step = (int(raw[part]) for part in ("from", "to", "step"))
-        if (high - low) // step < 6:
-            raise ApplicationError(f"{where}: it needs at least 7 values, {low} to {high} has fewer")
-        return Field(name, kind, called, low=low, high=high, step=step)
+        return Field(name, kind, called, to=str(raw["to"]))
     if kind == "day":
         return Field(name, kind, called, low=1, high=DAYS)
     if kind == "choice":
-        values = {str(value): tuple(words) for value, words in raw["values"].items()}
-        _distinct(where, "values", list(values.values()))
-        return Field(name, kind, called, values=values)
-    raise ApplicationError(f"{where}: kind {kind!r} is none of name, ref, number, money, day, choice")
+        values = _mapping(where, raw, "values")
+        names = {str(value): _names(f"{where}: values", values, value) for value in values}
+        _distinct(where, "values", list(names.values()))
+        return Field(name, kind, called, values=names)
+    low, high, step = _integer(where, raw, "from"), _integer(where, raw, "to"), _integer(where, raw, "step", 1)
+    if (high - low) // step < 6:
+        raise ApplicationError(f"{where}: it needs at least 7 values, {low} to {high} has fewer")
+    if not isinstance(unit := raw.get("unit", ""), str):
+        raise ApplicationError(f"{where}: unit must be a noun in the plural, not {unit!r}")
+    return Field(name, kind, called, low=low, high=high, step=step, unit=unit)
 
 
 def _verbs(where: str, raw: Mapping[str, Any], fields: Mapping[str, Field]) -> list[Verb]:
     verbs = []
-    if created := raw.get("creates"):
-        verbs.append(Verb("create", "create", tuple(created["called"]), tuple(created["gives"]), {}, created["sets"]))
-        if missing := set(fields) - set(created["gives"]) - set(created["sets"]):
+    if "creates" in raw:
+        verbs.append(_verb(f"{where}: creates", "create", "create", raw["creates"], ("gives", "sets")))
+        if missing := set(fields) - set(verbs[0].gives) - set(verbs[0].sets):
             raise ApplicationError(f"{where}: creates has no value for {', '.join(sorted(missing))}")
-    for name, one in (raw.get("changes") or {}).items():
-        verbs.append(Verb(name, "change", tuple(one["called"]), tuple(one["gives"]), one.get("needs") or {}))
-    for name, one in (raw.get("actions") or {}).items():
-        verbs.append(Verb(name, "act", tuple(one["called"]), (), one["needs"], one["sets"]))
+    for name, one in _mapping(where, raw, "changes", optional=True).items():
+        verbs.append(_verb(f"{where}: {name}", str(name), "change", one, ("gives",), ("needs",)))
+    for name, one in _mapping(where, raw, "actions", optional=True).items():
+        verbs.append(_verb(f"{where}: {name}", str(name), "act", one, ("needs", "sets")))
     for verb in verbs:
         for part in verb.gives:
             if part not in fields or (verb.kind != "create" and fields[part].kind == "name"):
@@ -192,9 +240,58 @@ def _verbs(where: str, raw: Mapping[str, Any], fields: Mapping[str, Field]) -> l
     return verbs
 
 
-def _known(where: str, raw: Mapping[str, Any], keys: Sequence[str]) -> None:
-    if unknown := set(raw) - set(keys):
-        raise ApplicationError(f"{where}: {', '.join(sorted(unknown))} is not one of {', '.join(keys)}")
+def _verb(
+    where: str,
+    name: str,
+    kind: Literal["create", "change", "act"],
+    raw: Any,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+) -> Verb:
+    _known(where, raw, ("called", *required), optional)
+    phrases = {re.sub(r"\{\} ", "", one).replace(" ", "_"): one for one in _names(where, raw, "called", _VERB)}
+    gives = _names(where, raw, "gives") if "gives" in raw else ()
+    needs, sets = (_mapping(where, raw, part, optional=True) for part in ("needs", "sets"))
+    return Verb(
+        name, kind, tuple(phrases), gives, needs, sets, {key: one for key, one in phrases.items() if "{}" in one}
+    )
+
+
+def _known(where: str, raw: Any, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
+    """Raise unless a part of a file is a mapping that has all of some keys, and no others but the optional ones."""
+    if not isinstance(raw, Mapping):
+        raise ApplicationError(f"{where} must be a mapping with {', '.join(keys)}, not {raw!r}")
+    every = ", ".join((*keys, *optional))
+    if unknown := sorted(str(key) for key in set(raw) - {*keys, *optional}):
+        raise ApplicationError(f"{where}: {', '.join(unknown)} is not one of {every}")
+    if missing := [key for key in keys if key not in raw]:
+        raise ApplicationError(f"{where}: {', '.join(missing)} is missing; there must be {', '.join(keys)}")
+
+
+def _names(where: str, raw: Mapping[Any, Any], key: str, form: re.Pattern[str] = _NAME) -> tuple[str, ...]:
+    names = raw[key]
+    if not isinstance(names, list) or not names:
+        raise ApplicationError(f"{where}: {key} must be a list of names, not {names!r}")
+    if wrong := [one for one in names if not isinstance(one, str) or not form.fullmatch(one)]:
+        inside = ", or words with their object as {}" if form is _VERB else ""
+        raise ApplicationError(f"{where}: {key} has {wrong[0]!r}; a name is small letters, joined by _{inside}")
+    return tuple(names)
+
+
+def _mapping(where: str, raw: Mapping[str, Any], key: str, optional: bool = False) -> Mapping[str, Any]:
+    value = raw.get(key, {}) if optional else raw[key]
+    if not isinstance(value, Mapping) or not (value or optional):
+        raise ApplicationError(f"{where}: {key} must be a mapping with at least one entry, not {value!r}")
+    return value
+
+
+def _integer(where: str, raw: Mapping[str, Any], key: str, low: int | None = None) -> int:
+    value = raw[key]
+    if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low):
+        raise ApplicationError(
+            f"{where}: {key} must be an integer{'' if low is None else f' from {low}'}, not {value!r}"
+        )
+    return value
 
 
 def _distinct(where: str, what: str, groups: Sequence[Sequence[str]]) -> None:
