@@ -204,7 +204,7 @@ def _with_chain(
         new_pieces.append(replace(piece, sayings=sayings))
     if not 2 <= result <= _LARGEST or str(result) in _numbers(new_pieces):
         return None
-    extra = {"answer": "\n".join([*equations, f"#### {result}"]), "single_turn_prompt": request}
+    extra: dict[str, Any] = {"answer": "\n".join([*equations, f"#### {result}"]), "single_turn_prompt": request}
     extra["pieces"] = [piece.to_json() for piece in new_pieces]
     return replace(task, ground_truth=str(result), extra={**task.extra, **extra})
 

@@ -73,8 +73,8 @@ class Maker:
         fields: list[tuple[str, str]] = []
         first = entity
         schema = self.world.schema
-        for left in range(count - 1, -1, -1):
-            first, name = self.choose([one for one in schema.references[first] if schema.distances[one[0]] >= left])
+        for rest in range(count - 1, -1, -1):
+            first, name = self.choose([one for one in schema.references[first] if schema.distances[one[0]] >= rest])
             fields.append((name, self.entities[first].fields[name].to))
         of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
         for name, to in reversed(fields):

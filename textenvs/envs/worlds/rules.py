@@ -159,21 +159,21 @@ def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.rand
     ]
     drawn = [verbs[place] for place in rng.permutation(len(verbs)).tolist()]
     rules: list[Rule] = []
-    taken: set[tuple[str, str]] = set()
-    for number, wanted in zip(range(count), itertools.cycle(("act", "change", "duty")), strict=False):
+    ruled: set[tuple[str, str]] = set()
+    for number, kind in zip(range(count), itertools.cycle(("act", "change", "duty")), strict=False):
         for entity, verb in drawn:
-            if (entity.key, verb.name) in taken or wanted not in (verb.kind, "duty"):
+            if (entity.key, verb.name) in ruled or kind not in (verb.kind, "duty"):
                 continue
             if number < 3 and schema.distances[entity.key] < hops:
                 continue
-            makers = [maker for maker in _makers(schema, entity, verb) if (maker[0] == "duty") == (wanted == "duty")]
-            if wanted == "duty":
-                makers = [maker for maker in makers if maker[1] and (maker[1].to, maker[2]) not in taken]
+            makers = [maker for maker in _makers(schema, entity, verb) if (maker[0] == "duty") == (kind == "duty")]
+            if kind == "duty":
+                makers = [maker for maker in makers if maker[1] and (maker[1].to, maker[2]) not in ruled]
             if makers:
                 rules.append(rule := _rule(schema, store, entity, verb, makers[int(rng.integers(len(makers)))], rng))
-                taken.add((rule.entity, rule.verb))
+                ruled.add((rule.entity, rule.verb))
                 if isinstance(rule, Duty):
-                    taken.add((rule.target, rule.then))
+                    ruled.add((rule.target, rule.then))
                 break
     return tuple(rules)
 

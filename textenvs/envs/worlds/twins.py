@@ -55,9 +55,9 @@ def facts_of(world: World, goal: Goal, user: str, cells: Sequence[Cell], end: En
     facts = []
     for cell in cells:
         ends, values = {without(end, cell)}, []
-        others = list(_others(world, cell))
-        for place, value in enumerate(others):
-            if len(ends) + len(others) - place < ENOUGH or (place == _FIRST and len(ends) <= 2):
+        candidates = list(_others(world, cell))
+        for place, value in enumerate(candidates):
+            if len(ends) + len(candidates) - place < ENOUGH or (place == _FIRST and len(ends) <= 2):
                 break
             twin = View(world.schema, with_cell(world.schema, world.store, cell, value))
             try:

@@ -34,19 +34,19 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
     if len(words) > _READ_CHARS or len(names) > _READ_NAMES:
         return disclosed, _say(story, "too_much", idle), "complains"
     numbered = [*enumerate(zip(story.details, disclosed, strict=True))]
-    asked = [number for number, (detail, count) in numbered if _is_about(detail, count, names, text)]
-    if not asked and (left_open := [detail.word for _, (detail, count) in numbered if not count]):
+    matching = [number for number, (detail, count) in numbered if _is_about(detail, count, names, text)]
+    if not matching and (left_open := [detail.word for _, (detail, count) in numbered if not count]):
         which = enumerated(f"which {word}" for word in left_open)
         return disclosed, _say(story, "left_open", idle, which=which), "complains"
-    if not asked:
+    if not matching:
         return disclosed, _say(story, "nothing_more", idle), "complains"
-    details = [(story.details[number], disclosed[number]) for number in asked]
+    details = [(story.details[number], disclosed[number]) for number in matching]
     if all(count >= len(detail.says) for detail, count in details):
         again = [_say(story, "repeated", idle, word=detail.word, value=detail.value) for detail, _ in details]
         return disclosed, " ".join(again), "repeats"
     corrects = any(0 < count < len(detail.says) for detail, count in details)
     texts = [detail.says[min(count, len(detail.says) - 1)] for detail, count in details]
-    after = tuple(count + (number in asked) for number, count in enumerate(disclosed))
+    after = tuple(count + (number in matching) for number, count in enumerate(disclosed))
     return after, " ".join(texts), "corrects" if corrects else "reveals"
 
 
@@ -55,8 +55,8 @@ def _is_about(detail: Detail, count: int, names: set[str], text: str) -> bool:
 
     "There is no such thing as ..." has the name alone.
     """
-    told = re.findall(r'"(.+?)"', detail.says[min(count, len(detail.says)) - 1]) if count else []
-    return not names.isdisjoint(detail.about) or any(_plain(name) in text for name in told)
+    quotes = re.findall(r'"(.+?)"', detail.says[min(count, len(detail.says)) - 1]) if count else []
+    return not names.isdisjoint(detail.about) or any(_plain(name) in text for name in quotes)
 
 
 def _plain(text: str) -> str:

@@ -144,9 +144,9 @@ class Speaker:
 
     def _say_each(self, name: str, values: Sequence[Mapping[str, str]], **parts: str) -> str:
         """Return a phrase whose part in brackets is said once for each of several values."""
-        before, each, after = re.fullmatch(r"(.*?)\[(.*)\](.*)", self._choose(name)).groups()  # type: ignore[union-attr]
-        said = enumerated(each.format(**parts, **value) for value in values)
-        return f"{before.format(**parts)}{said}{after.format(**parts)}"
+        before, part, after = re.fullmatch(r"(.*?)\[(.*)\](.*)", self._choose(name)).groups()  # type: ignore[union-attr]
+        listed = enumerated(part.format(**parts, **value) for value in values)
+        return f"{before.format(**parts)}{listed}{after.format(**parts)}"
 
     def _entity(self, key: str) -> Entity:
         return self.world.schema.entities[key]

@@ -124,8 +124,8 @@ def _linked_kinds(schema: Schema, count: int, rng: np.random.Generator) -> froze
         linked = sorted({end for link in links if chosen & {*link} for end in link} - chosen)
         if not linked:
             break
-        others = [key for key in linked if schema.entities[key].application != ALWAYS] or linked
-        chosen.add(others[int(rng.integers(len(others)))])
+        choices = [key for key in linked if schema.entities[key].application != ALWAYS] or linked
+        chosen.add(choices[int(rng.integers(len(choices)))])
     return frozenset(chosen)
 
 

@@ -139,7 +139,7 @@ def test_rules_forbid(rule, refused, kept):
     assert several.left_out == ((refused,) if refused else ())
 
 
-def test_limit_of_a_given_value_is_of_the_new_one():
+def test_limit_of_given_value_is_of_new():
     rule = Limit("calendar.meeting", "move", "day", 50)
     assert "its new " in rule.text(SCHEMA, Skin.draw(SCHEMA, np.random.default_rng(0)))
     later, earlier = (Do(ALPHA, "move", (("day", Literal(day)),)) for day in (51, 50))
