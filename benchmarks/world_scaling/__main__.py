@@ -1,6 +1,7 @@
 """Does diversity help? A policy that was trained on 1, 10, 100 or 1,000 generated worlds, played in others.
 
     python -m benchmarks.world_scaling [--worlds 1,10,100,1000] [--seeds 0,1,2] [--scale cpu|cuda|smollm2]
+                                       [--imitated TOKENS] [--sampled TOKENS]
                                        [--phases imitation,ppo] [--tasks 200] [--transfer ID[=JSON]] [--minutes M]
                                        [--folder FOLDER] [--results FILE] [--report]
 
@@ -24,6 +25,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from benchmarks.hardware import processor
 
 from .report import draw, table
 from .runs import IMITATION, REINFORCEMENT, START, Runs
-from .scales import SCALES
+from .scales import SCALES, Scale
 
 KEY = ("settings", "phase", "worlds", "seed", "tasks")
 PHASES = (IMITATION, REINFORCEMENT)
@@ -47,6 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worlds", default=[1, 10, 100, 1000], metavar="1,10,...", **numbers)
     parser.add_argument("--seeds", default=[0, 1, 2], metavar="0,1,2", **numbers)
     parser.add_argument("--scale", choices=[*SCALES], default="cpu", help="what is trained, and for how long")
+    parser.add_argument("--imitated", type=int, metavar="TOKENS", help="tokens to imitate, in place of the scale's")
+    parser.add_argument(
+        "--sampled", type=int, metavar="TOKENS", help="tokens that PPO samples, in place of the scale's"
+    )
     parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
     parser.add_argument("--tasks", type=int, default=200, help="tasks to play, of each axis")
     parser.add_argument("--transfer", type=_environment, action="append", default=[], metavar="ID[=JSON]")
@@ -60,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.report:
         disable_progress_bar()  # of transformers, for every file that it reads
         run(options)
-    scale = SCALES[options.scale]
-    rows = [row for row in curves.saved(options.results) if row["settings"] == scale.digest]
+    scale = scale_of(options)
+    wanted = {"settings": scale.digest, "tasks": options.tasks}
+    rows = [row for row in curves.saved(options.results) if all(row[name] == wanted[name] for name in wanted)]
     print(table(rows))
     if rows:
         draw(rows, options.results.with_name(f"{options.results.stem}-{options.scale}.png"))
@@ -74,6 +81,12 @@ def _environment(text: str) -> tuple[str, dict[str, Any]]:
     return name, json.loads(options or "{}")
 
 
+def scale_of(options: argparse.Namespace) -> Scale:
+    """Return the scale, with other numbers of tokens where they are given."""
+    tokens = {name: getattr(options, name) for name in ("imitated", "sampled") if getattr(options, name) is not None}
+    return replace(SCALES[options.scale], **tokens)
+
+
 def policies(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """Yield phase, worlds and seed of every policy, those of one seed together."""
     for seed in options.seeds:
@@ -83,7 +96,7 @@ def policies(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
 
 def run(options: argparse.Namespace) -> None:
     """Train and play the policies, on the axes that the results lack."""
-    scale, ends = SCALES[options.scale], time.monotonic() + 60 * options.minutes
+    scale, ends = scale_of(options), time.monotonic() + 60 * options.minutes
     runs = Runs(scale, options.folder, options.tasks, dict(options.transfer))
     for phase, worlds, seed in policies(options):
         name = {"settings": scale.digest, "phase": phase, "worlds": worlds, "seed": seed, "tasks": options.tasks}

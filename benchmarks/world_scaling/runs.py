@@ -44,7 +44,7 @@ START, IMITATION, REINFORCEMENT = "start", "imitation", "ppo"
 #: Beside a policy: what it took.
 _COSTS = "costs.json"
 #: Conversations that the vocabulary is made of, and the worlds that they are in; the same for all policies.
-_VOCABULARY_TALKS, _VOCABULARY_WORLDS = 2000, 1000
+_VOCABULARY_TALKS, _VOCABULARY_WORLDS = 1000, 1000
 #: As of a tiny model, but with marks in a row (`","`) and with `_` after a word: a fifth fewer tokens.
 _WORDS = r" ?\p{L}+_?|\p{N}|\s|[^\s\p{L}\p{N}]+"
 
@@ -225,10 +225,11 @@ class Runs:
         import torch
         from transformers import AutoModelForCausalLM
 
-        env = make(ENV, **kwargs).unwrapped
+        env = make(ENV, **kwargs)
         talks = (_expert(env, index) for index in indices)
         device = "cuda" if self.scale.device != "cpu" and torch.cuda.is_available() else "cpu"
-        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).eval()
+        network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        network.to(device).eval()
         counts = []
         with torch.no_grad():
             for example in _encoded(model, talks):
@@ -279,7 +280,7 @@ def _groups(right: Any, actions: Any) -> Iterator[tuple[bool, Iterator[tuple[boo
 
 def _played(options: Mapping[str, Any], count: int, seed: int) -> Iterator[Demonstration]:
     """Yield conversations of the expert about tasks that a seed draws."""
-    with closing(make(ENV, **options).unwrapped) as env:
+    with closing(make(ENV, **options)) as env:
         yield from play(env, count, seed=seed)
 
 

@@ -20,7 +20,7 @@ from trainers.trajectory import Status, Trajectory
 
 
 def stories(options, count):
-    tasks = make(ENV, **options).unwrapped.tasks
+    tasks = make(ENV, **options).tasks
     return [story_of(tasks[number].key) for number in range(count)]
 
 
