@@ -19,12 +19,12 @@ from skip_time import skip
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.server import ServerProcess
 
-#: A server that starts a child of its own, says both ids and a file for a socket, and ignores SIGTERM.
+#: A server that starts a child of its own, says both ids and a file in vLLM's folder of sockets, and ignores SIGTERM.
 SERVER = textwrap.dedent("""
     import os, signal, subprocess, sys, tempfile, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-    print(os.getpid(), child.pid, tempfile.NamedTemporaryFile(delete=False).name, flush=True)
+    print(os.getpid(), child.pid, tempfile.mkstemp(dir=os.environ["VLLM_RPC_BASE_PATH"])[1], flush=True)
     time.sleep(1000)
 """)
 STARTER = textwrap.dedent("""
