@@ -33,16 +33,21 @@ _CHILDREN_S = 2.0  # likewise its children, after it
 _TAIL_LINES, _ERROR_LINES = 15, 5  # of the log, in an error message
 _ERROR = re.compile(r"\b\w+(?:Error|Exception|Interrupt)\b: .*")
 
-# A guard that outlives this process if that is killed, and then ends the server.
+_SOCKETS = "VLLM_RPC_BASE_PATH"  # the variable with vLLM's folder for them; no other server reads it
+
+# A guard that outlives this process if that is killed, and then ends the server and removes its files.
 _GUARD = """
-import os, signal, sys, time
-parent, group = map(int, sys.argv[1:])
+import os, shutil, signal, sys, time
+parent, group = map(int, sys.argv[1:3])
 while os.getppid() == parent:
     time.sleep(0.5)
 try:
     os.killpg(group, signal.SIGKILL)
 except ProcessLookupError:
     pass
+log, sockets = sys.argv[3:]
+shutil.rmtree(sockets, ignore_errors=True)
+os.path.exists(log) and os.unlink(log)
 """
 
 
@@ -70,7 +75,8 @@ def free_port() -> int:
 class ServerProcess:
     """A server and the processes it starts, which write to one log file.
 
-    It ends with :meth:`stop`, when this object is collected, or with this process, even if that is killed.
+    It ends with :meth:`stop`, when this object is collected, or with this process, even if that is killed. Sockets that
+    vLLM's processes leave where they are killed have a folder of their own, which is then removed.
 
     ``environment`` is added to this process's own. Raises ``OSError``: it cannot be started.
     """
@@ -78,6 +84,7 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         handle, log = tempfile.mkstemp(prefix="server-", suffix=".log")
         self.log = Path(log)
+        sockets = tempfile.mkdtemp(prefix="server-")
         try:
             # In its own session: Ctrl-C reaches this process alone, which then stops the server and its children.
             self._process = subprocess.Popen(
@@ -86,21 +93,22 @@ class ServerProcess:
                 stdout=handle,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, _SOCKETS: sockets},
             )
         except OSError:
             self.log.unlink()
+            os.rmdir(sockets)
             raise
         finally:
             os.close(handle)
         guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(self.pid)],
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(self.pid), log, sockets],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._stop = weakref.finalize(self, _stop, self._process, guard)
+        self._stop = weakref.finalize(self, _stop, self._process, guard, sockets)
 
     @property
     def pid(self) -> int:
@@ -130,7 +138,7 @@ class ServerProcess:
             self.log.unlink(missing_ok=True)
 
 
-def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes], sockets: str) -> None:
     guard.kill()
     guard.wait()
     # Signal the server alone, which ends its children: these then remove their shared memory.
@@ -143,6 +151,7 @@ def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> N
             time.sleep(0.05)
     _signal_group(process.pid, signal.SIGKILL)  # also children that a killed parent left
     process.wait()
+    shutil.rmtree(sockets, ignore_errors=True)
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -19,12 +19,12 @@ from skip_time import skip
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.server import ServerProcess
 
-#: A server that starts a child of its own, says both ids, and ignores SIGTERM.
+#: A server that starts a child of its own, says both ids and a file in vLLM's folder of sockets, and ignores SIGTERM.
 SERVER = textwrap.dedent("""
-    import os, signal, subprocess, sys, time
+    import os, signal, subprocess, sys, tempfile, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-    print(os.getpid(), child.pid, flush=True)
+    print(os.getpid(), child.pid, tempfile.mkstemp(dir=os.environ["VLLM_RPC_BASE_PATH"])[1], flush=True)
     time.sleep(1000)
 """)
 STARTER = textwrap.dedent("""
@@ -49,9 +49,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def pids(log: Path) -> list[int]:
+async def of(log: Path) -> tuple[list[int], Path]:
+    """Return the ids of the server's processes, and its file."""
     await until(lambda: log.read_text().count("\n") == 1)
-    return [int(word) for word in log.read_text().split()]
+    *ids, file = log.read_text().split()
+    assert Path(file).exists()
+    return [int(word) for word in ids], Path(file)
 
 
 @pytest.mark.parametrize("way", ["stopped", "collected", "its starter is killed"])
@@ -61,14 +64,14 @@ async def test_server_and_its_children_end(way: str, monkeypatch: pytest.MonkeyP
         with subprocess.Popen([sys.executable, "-c", STARTER, SERVER], stdout=subprocess.PIPE, text=True) as starter:
             assert starter.stdout is not None
             log = Path(starter.stdout.readline().strip())
-            started = await pids(log)
+            started, file = await of(log)
             os.kill(starter.pid, signal.SIGKILL)
         await until(lambda: not any(map(running, started)))
-        log.unlink()
+        await until(lambda: not log.exists() and not file.parent.exists())
         return
     process = ServerProcess([sys.executable, "-c", SERVER], {})
     log = process.log
-    started = await pids(log)
+    started, file = await of(log)
     if way == "stopped":
         process.stop()
         assert process.ended == "was killed by SIGKILL"
@@ -76,6 +79,7 @@ async def test_server_and_its_children_end(way: str, monkeypatch: pytest.MonkeyP
     else:
         del process
         log.unlink()
+    assert not file.parent.exists()
     await until(lambda: not any(map(running, started)))  # a killed process is there for a moment
 
 

@@ -69,6 +69,8 @@ def server_command(
     }
     if cpu:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        # Else vLLM 0.32 replaces the executor "uni" by one with a process for the model, which needs seconds to start.
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if section.threads is not None:
         environment["OMP_NUM_THREADS"] = str(section.threads)
     if not cpu and gpu is not None:

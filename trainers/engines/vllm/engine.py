@@ -28,7 +28,11 @@ from trainers.engines.vllm.versions import RELEASES, Protocol
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums, differing
 
-_WRAPPED = re.compile(r"Call to \w+ method failed: Worker failed with error '(.*)', please check the stack[^:]*", re.S)
+# Workers in processes of their own add the second part.
+_WRAPPED = re.compile(
+    r"Call to \w+ method failed: (?:Worker failed with error '(.*)', please check the stack[^:]*|(?!Worker failed))",
+    re.S,
+)
 
 
 class VLLMUpdater(WeightUpdater):
