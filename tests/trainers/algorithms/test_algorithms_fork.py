@@ -177,7 +177,7 @@ def test_trees_of_batch_are_unbiased_together(rule: str, groups: tuple[int, ...]
 
 
 def test_any_continuing_share_is_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
-    for share in (0.05, 0.3, 0.95):
+    for share in (0.05, 0.95):
         monkeypatch.setattr(module, "continuing_share", lambda forks, following, share=share: share if forks else 1.0)
         np.testing.assert_allclose(expected(RULES["every turn once"]), TRUTH, atol=1e-12)
 
@@ -240,8 +240,8 @@ def _the_same_in_all(batch: ActionBatch, right: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("wrong", [_without_weights, _roots_count_whole, _forks_count_once, _the_same_in_all])
 def test_wrong_weights_are_found(wrong: Callable[..., np.ndarray]) -> None:
-    estimate = expected(RULES["every turn once"], weights=wrong)
-    assert np.abs(estimate - TRUTH).max() > 0.01
+    estimate = expected(RULES["the second turn"], weights=wrong)
+    assert np.abs(estimate - TRUTH).max() > 0.02
 
 
 @pytest.mark.parametrize(

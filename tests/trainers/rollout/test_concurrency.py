@@ -166,20 +166,20 @@ class Crowded(ScriptedEngine):
 
 @simulated
 async def test_auto_limit_follows_engine_capacity() -> None:
-    engine = Crowded(60)
+    engine = Crowded(30)
     spec = EnvSpec(AsyncEnv, {"turns": 6})
     seen: list[tuple[float, float]] = []
-    options: dict[str, Any] = {"tasks": None, "n": 4, "groups_per_batch": 64, "staleness": 2}
+    options: dict[str, Any] = {"tasks": None, "n": 4, "groups_per_batch": 32, "staleness": 2}
     options |= {"max_response_length": 20, "max_running": "auto"}
     async with Backend(spec) as backend, collector_of(engine, backend, **options) as collector:
         for step in range(9):
             batch = await collector.next_batch()
             seen.append((batch.stats["max_running"], batch.stats["running"]))
             if step == 5:
-                engine.places = 20
+                engine.places = 10
             await collector.update_weights(None, batch.version + 1)
-    assert 48 <= seen[5][0] <= 72
-    assert 14 <= seen[8][0] <= 26, "a third of the engine is left"
+    assert 24 <= seen[5][0] <= 36
+    assert 7 <= seen[8][0] <= 13, "a third of the engine is left"
     assert all(running <= 1.5 * limit for limit, running in seen)
 
 
