@@ -1,21 +1,17 @@
-"""An engine's workers without an engine: a process that joins groups and receives, so that it can be killed.
-
-``python weight_workers.py DESCRIPTOR`` reads an order a line and answers each with a line there, both JSON.
-"""
+"""An engine's workers without an engine: a process that joins groups and receives, so that it can be killed."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from forked import forking
 
 from trainers.engines.base import EngineError
 from trainers.engines.process_group import Group, broadcast, make_group
@@ -24,37 +20,36 @@ from trainers.engines.transport import Receiver, Wants, in_thread
 from trainers.engines.weights import ChecksumRule, Checksums
 
 
-class WorkerProcess(subprocess.Popen[str]):
-    """A process that takes orders. Its replies have a pipe of their own: libraries write to its standard output."""
+class WorkerProcess:
+    """A process that takes orders."""
 
     def __init__(self) -> None:
-        reader, writer = os.pipe()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, __file__, str(writer)]
-        super().__init__(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True, env=environment)
-        os.close(writer)
-        self._replies = os.fdopen(reader)
+        context = forking()
+        self._orders, orders = context.Pipe()
+        self._process = context.Process(target=take_orders, args=(orders,), daemon=True)
+        self._process.start()
+        orders.close()  # so that its death ends the pipe
         self._in_turn = threading.Lock()  # an order that was given up in its thread still reads its own reply
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def order(self, what: str, argument: Any = None) -> Any:
-        assert self.stdin is not None
         try:
             with self._in_turn:
-                self.stdin.write(json.dumps([what, argument]) + "\n")
-                self.stdin.flush()
-                line = self._replies.readline()
-        except OSError as error:
+                self._orders.send((what, argument))
+                status, result = self._orders.recv()
+        except (EOFError, OSError) as error:
             raise EngineError("the worker is gone") from error
-        if not line:
-            raise EngineError("the worker is gone")
-        status, result = json.loads(line)
         if status == "error":
             raise EngineError(result)
         return result
 
     def end(self) -> None:
-        self.kill()
-        self.wait()
+        self._process.kill()
+        self._process.join()
 
 
 class Workers(Receiver):
@@ -117,11 +112,14 @@ class Workers(Receiver):
         return await in_thread(lambda: self.process.order(what, argument))
 
 
-def main(replies: TextIO) -> None:
+def take_orders(orders: Connection[Any, Any]) -> None:
     joined: Any = None
     sums = Checksums(ChecksumRule())
-    for line in sys.stdin:
-        what, argument = json.loads(line)
+    while True:
+        try:
+            what, argument = orders.recv()
+        except EOFError:  # the tests' process has ended
+            return
         try:
             result: Any = None
             if what == "join":
@@ -141,12 +139,7 @@ def main(replies: TextIO) -> None:
                 del value
             elif what == "checksums":
                 result, sums = sums.result(), Checksums(ChecksumRule())
-            answer = ["ok", result]
+            answer = ("ok", result)
         except Exception as error:
-            answer = ["error", repr(error)]
-        print(json.dumps(answer), file=replies, flush=True)
-
-
-if __name__ == "__main__":
-    with os.fdopen(int(sys.argv[1]), "w") as replies:
-        main(replies)
+            answer = ("error", repr(error))
+        orders.send(answer)

@@ -28,7 +28,7 @@ from trainers.engines.shared_memory import Buffer, device_at, place_of, tensors_
 from trainers.engines.transport import LocalSource, Wants, plan_of, send, serving
 from trainers.engines.weights import ChecksumRule, TensorSpec
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ranks")]  # one forkserver for all
 
 CPU = torch.device("cpu")
 HERE = place_of("cpu")

@@ -33,6 +33,8 @@ from trainers.engines.weight_update import _own_address
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
 from trainers.models.safetensors_file import SafetensorsFile
 
+pytestmark = pytest.mark.xdist_group("ranks")  # one worker process, and one forkserver for all
+
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from forked import forking
 from learner_helpers import VOCAB, caught_gradients, forks, observed, sections, some_masked_trajectories, top_tokens
 from safetensors.torch import save_file
 
@@ -37,9 +38,8 @@ def run_ranks(world: int, cases: dict[str, Case], folder: Path) -> list[dict[str
 
 
 def start(world: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Call ``work(rank, *arguments)`` in so many processes, forked from one that has torch imported already."""
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "torch", "transformers", "trainers.learner", "peft"])
+    """Call ``work(rank, *arguments)`` in so many processes."""
+    forking()
     mp.start_processes(work, arguments, nprocs=world, start_method="forkserver")
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import threading
 import time
 from functools import partial
+from multiprocessing.reduction import DupFd
 
 import numpy as np
 import pytest
 import torch
+from forked import forking
 from ranks import TRAJECTORIES, make_learner, run_ranks
 
 from trainers.learner.checkpoint import Background, LinkedTensors
@@ -188,11 +189,10 @@ def test_kill_leaves_last_good_checkpoint(tmp_path, wait):
     rng = np.random.default_rng(0)
     reader = make_learner(critic=False, reference=False, **LORA, shape={"layers": 1})
     path = tmp_path / "latest"
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ranks", "torch", "transformers", "trainers.learner", "peft"])
+    context = forking()
     for _ in range(3):
         out, pipe = os.pipe()
-        child = context.Process(target=save_to_pipe, args=(path, wait, multiprocessing.reduction.DupFd(pipe)))
+        child = context.Process(target=save_to_pipe, args=(path, wait, DupFd(pipe)))
         child.start()
         os.close(pipe)
         with os.fdopen(out) as lines:

@@ -16,6 +16,7 @@ from trainers.engines.base import SupersededError
 from trainers.learner import weight_stream
 
 LORA = {"lora_rank": 2, "lora_alpha": 4}
+pytestmark = pytest.mark.xdist_group("ranks")  # one forkserver for all
 
 
 def step(learner: Any) -> None:
