@@ -15,6 +15,11 @@ from trainers.engines.base import DEFAULT_SLOTS
 from trainers.engines.server import command_words, server_python
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
+_CPU_ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Else vLLM 0.32 replaces the executor "uni" by one with a process for the model, which needs seconds to start.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
 
 
 def server_command(
@@ -68,9 +73,7 @@ def server_command(
         "VLLM_NO_USAGE_STATS": "1",
     }
     if cpu:
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        # Else vLLM 0.32 replaces the executor "uni" by one with a process for the model, which needs seconds to start.
-        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        environment |= _CPU_ENVIRONMENT
     if section.threads is not None:
         environment["OMP_NUM_THREADS"] = str(section.threads)
     if not cpu and gpu is not None:
