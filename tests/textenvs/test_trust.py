@@ -77,6 +77,7 @@ def test_each_option_has_one_owner(env_id):
         ("textenv/math-python", {"sandbox": {"allow_unsafe": True}}),
         ("textenv/search-qa", {"corpus": "/etc"}),
         ("textenv/tau2", {"data": "/etc"}),
+        ("textenv/bfcl", {"data": "/etc"}),
         ("textenv/reasoning-gym", {"config": {"x": 1}}),
         ("textenv/clarify", {"level": {"base_url": "http://evil.test"}}),
         ("textenv/clarify", {"level": "x" * 20_000}),
