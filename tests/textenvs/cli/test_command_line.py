@@ -73,7 +73,7 @@ def test_list_as_json(capsys):
     entries = {entry["id"]: entry for entry in json.loads(out)}
     assert set(entries) == set(textenvs.list_environments(with_arguments=True))
     requiring = [env_id for env_id, entry in entries.items() if entry["requires"]]
-    assert requiring == ["textenv/tau2", "textenv/bfcl", "textenv/remote"]
+    assert requiring == ["textenv/tau2", "textenv/bfcl", "textenv/awm", "textenv/remote"]
     for env_id in PLAYABLE:
         entry = entries[env_id]
         env = textenvs.make(env_id)

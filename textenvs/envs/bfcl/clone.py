@@ -275,8 +275,8 @@ class Play:
             raise self._failure(answer["stopped"])
         return [(name, arguments) for name, arguments in answer["calls"]]
 
-    def _ask(self, timeout_s: float, **more: Any) -> dict[str, Any]:
-        question = {"task": self.entry.world(), "turns": self.turns, "timeout_s": timeout_s, **more}
+    def _ask(self, timeout_s: float, **parts: Any) -> dict[str, Any]:
+        question = {"task": self.entry.world(), "turns": self.turns, "timeout_s": timeout_s, **parts}
         try:
             answer: dict[str, Any] = _pool(self.root).ask(question, timeout_s + 10)  # it watches the time itself
         except TimeoutError:

@@ -153,8 +153,8 @@ class BFCL(ToolEnv[BFCLState]):
 
     @property
     def _kit(self) -> tuple[Toolbox, CallFormat]:
-        given, entry = len(self.state.turns), self.entry
-        withheld = frozenset(name for turn, names in entry.withheld.items() if turn >= given for name in names)
+        turn, entry = len(self.state.turns) - 1, self.entry
+        withheld = frozenset(name for later, names in entry.withheld.items() if later > turn for name in names)
         return _kit(self.root, self.classes, entry.classes, withheld, self.call_format, self.max_calls_per_turn)
 
     # ------------------------------------------------------------------ the episode
@@ -182,7 +182,7 @@ class BFCL(ToolEnv[BFCLState]):
     def answer(self, reply: Message) -> Turn:
         """Judge the turn, if it is one that is judged, and let the user say the next thing."""
         state, entry, number = self.state, self.entry, len(self.state.turns) - 1
-        paid = 0.0
+        earned = 0.0
         if entry.gold[number]:
             try:
                 problem = state.play().problem()
@@ -190,20 +190,20 @@ class BFCL(ToolEnv[BFCLState]):
                 raise EnvironmentFailure("judge_failed", str(failure)) from failure
             if problem is None:
                 state.right += 1
-                paid = 1 / entry.judged
+                earned = 1 / entry.judged
             else:
                 state.wrong = (*state.wrong, problem)
         if number + 1 == len(entry.gold):
-            return self._turn((), "unsolved" if state.wrong else "solved", turns=paid)
+            return self._turn((), "unsolved" if state.wrong else "solved", turns=earned)
         state.turns, state.steps, state.attempts = (*state.turns, ()), 0, 0
-        return self._turn(self._messages(number + 1), None, turns=paid)
+        return self._turn(self._messages(number + 1), None, turns=earned)
 
     def _messages(self, number: int) -> list[Message]:
         """Return what the user says in a turn, with the functions that are given in it."""
         entry = self.entry
         if names := entry.withheld.get(number):
-            given = [tool.schema for tool in self.tools if tool.name in names]
-            lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in given)
+            schemas = [tool.schema for tool in self.tools if tool.name in names]
+            lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
             return [user_message(_MORE_TOOLS.format(lines))]
         return [user_message(message.content) for message in entry.question[number]]
 
@@ -292,14 +292,14 @@ class _Function:
 @functools.lru_cache(maxsize=256)
 def _kit(
     root: Path,
-    known: tuple[str, ...],
+    documented: tuple[str, ...],
     classes: tuple[str, ...],
     withheld: frozenset[str],
     call_format: str,
     max_calls: int,
 ) -> tuple[Toolbox, CallFormat]:
     """Return the tools of some classes without those that are withheld; arguments are passed as they were written."""
-    described = documents(root, known)
+    described = documents(root, documented)
     tools = [
         Tool(
             _Function(document["name"]),
