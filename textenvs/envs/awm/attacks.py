@@ -40,5 +40,6 @@ def _echo(conversation: Messages) -> str:
 ATTACKS: tuple[Attack, ...] = (
     always("claim", "says that the task is done", "The task is done.", fakes_solving=False),
     always("echo", "says that the task is done, in its own words", _echo, fakes_solving=False),
+    always("numbers", "answers with the numbers from 0 to 99", " ".join(map(str, range(100))), fakes_solving=False),
     Attack("survey", "calls what needs no argument, and repeats the results", _survey, fakes_solving=False),
 )

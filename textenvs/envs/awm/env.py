@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from .folder import Box, CallStopped, Item, find_data, in_split, items, normaliz
 
 #: The longest result that is shown whole.
 MAX_CHARS = 20_000
+#: The most that a verifier reads of an answer: it looks for numbers and names, and an answer must not be a list of all.
+ANSWER_CHARS, ANSWER_NUMBERS = 4000, 100
 _INSTRUCTIONS = (
     "You act for a user of an application, who is signed in. Do what the user asks with the tools of the application. "
     "When it is done, answer without a call: say what was done, or what the user wanted to know. That ends the task."
@@ -36,7 +39,7 @@ _INSTRUCTIONS = (
 class AWMState(ToolState):
     """An episode: the calls that were carried out. The world's database follows from them."""
 
-    shared: ClassVar[tuple[str, ...]] = (*ToolState.shared, "calls")
+    shared: ClassVar[tuple[str, ...]] = (*ToolState.shared, "box", "calls")
 
     box: Box = field(default_factory=lambda: Box(Path(), ""))
     calls: tuple[tuple[str, str], ...] = ()  # tools' names and arguments as JSON text
@@ -48,8 +51,9 @@ class AWM(ToolEnv[AWMState]):
     A world is an application over an SQLite database, whose operations are the tools. Its code, the rows of its
     database and the verifiers are those of AWM's data folder, and run in the sandbox, where the clock stands still. An
     answer without calls ends the episode; the task's code-based verifier then compares the databases of the beginning
-    and of the end, and reads the answer. The reward is 1 where it says ``"complete"``, else 0, at the end; its only
-    term is ``complete``. The metric ``verifier_problem`` is 1 where the verifier raised an exception, which pays 0.
+    and of the end, and reads the answer, unless it has more than 4,000 characters or 100 numbers. The reward is 1 where
+    it says ``"complete"``, else 0, at the end; its only term is ``complete``. The metric ``verifier_problem`` is 1
+    where the verifier raised an exception, which pays 0.
 
     Args:
         tasks: ``None`` for the folder's own tasks; a ``.parquet`` file of rows of this environment, or what else
@@ -157,7 +161,7 @@ class AWM(ToolEnv[AWMState]):
     def answer(self, reply: Message) -> Turn:
         """Let the verifier judge the databases and this answer."""
         try:
-            verdict = self.box.verify(self.item, self.state.calls, self.visible_reply(reply))
+            verdict = self.box.verify(self.item, self.state.calls, _readable(self.visible_reply(reply)))
         except SandboxFailure as failure:
             raise EnvironmentFailure("judge_failed", str(failure)) from failure
         complete = bool(verdict["complete"])
@@ -171,6 +175,12 @@ class AWM(ToolEnv[AWMState]):
     def secrets(self) -> Sequence[str]:
         """Return the code of the task's verifier."""
         return () if self.state.task is None else (self.item.verifier,)
+
+
+def _readable(words: str) -> str:
+    """Return an answer as the verifier reads it: empty where it is too long, or has too many numbers."""
+    too_long = len(words) > ANSWER_CHARS or len(re.findall(r"\d+", words)) > ANSWER_NUMBERS
+    return "" if too_long else words
 
 
 # ------------------------------------------------------------------ tools

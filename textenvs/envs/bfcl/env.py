@@ -56,7 +56,7 @@ _MORE_TOOLS = "I have added functions that you can call, in the same way as the 
 class BFCLState(ToolState):
     """An episode: the calls that were carried out, by turn, and how the turns were judged."""
 
-    shared: ClassVar[tuple[str, ...]] = (*ToolState.shared, "turns")
+    shared: ClassVar[tuple[str, ...]] = (*ToolState.shared, "root", "turns")
 
     root: Path = field(default_factory=Path)
     turns: tuple[tuple[tuple[str, str], ...], ...] = ((),)  # functions' names and arguments as JSON text

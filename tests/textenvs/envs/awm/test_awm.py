@@ -68,6 +68,8 @@ def test_verifier_judges_the_database(data, world):
         (0, [calling(call("add_note", title="Bread"), call("delete_note", note_id=3)), "Done."], 0.0),
         (1, ["There are 2 notes."], 1.0),
         (1, ["There are 22 notes."], 0.0),
+        (1, [" ".join(map(str, range(101)))], 0.0),
+        (1, ["There are 2 notes." + "!" * 4000], 0.0),
         (1, [calling(call("list_notes")), "There are some."], 0.0),
     ],
 )
