@@ -5,8 +5,8 @@
 
 All other options are passed on to `textenvs evaluate`. Each evaluation is a folder in `--out`, and a row of the page
 as soon as it is finished. The same command resumes: what is finished there is not played again. What cannot be made
-here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environments/tau2.md), and `textenv/textworld` its
-package.
+here is named and left out; `textenv/tau2` needs TAU2_DATA_DIR (docs/environments/tau2.md), `textenv/bfcl` BFCL_CLONE,
+`textenv/awm` AWM_DATA_DIR, and `textenv/textworld` its package.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from textenvs.registry import list_environments, make
 SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "textworld": 24}
 #: Episodes of a model, few where conversations are long: for one with 135 million parameters about ten minutes of one
 #: thread in all.
-PLAYED, OTHERS_PLAYED = 16, {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "textworld": 8}
+PLAYED = 16
+OTHERS_PLAYED = {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "bfcl": 8, "awm": 8, "textworld": 8}
 #: In the place of an environment's defaults.
 OPTIONS = {
     "worlds": ("", "level=medium", "level=hard"),
     "tau2": ("domain=retail", "domain=telecom split=small", "domain=mock"),
+    "bfcl": ("category=base", "category=miss_func", "category=miss_param", "category=long_context"),
 }
 
 

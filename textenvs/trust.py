@@ -20,14 +20,14 @@ from .registry import list_environments
 #: Options of the environments that ship which a row may set: rewards, limits, and which tasks of those that are there.
 ROW_OPTIONS: frozenset[str] = frozenset((
     "accepts", "admissible", "alpha", "ambiguous", "answer_format", "answers", "attempts", "bleu", "call_cost",
-    "call_format", "correct", "count", "dataset", "deliveries", "domain", "env", "extra_turn", "feedback", "forfeit",
-    "applications", "goals", "prompt", "record_kinds", "worlds",
+    "call_format", "category", "correct", "count", "dataset", "deliveries", "domain", "env", "extra_turn", "feedback",
+    "applications", "forfeit", "goals", "prompt", "record_kinds", "worlds",
     "format", "formula", "game", "instruction", "interactivity", "kinds", "level", "manner", "manual",
-    "max_assistant_turns", "max_calls_per_turn", "max_contexts", "max_output_chars", "max_user_turns", "method",
-    "needless", "no_progress", "opponent", "patience", "progress", "question", "reasoning_marks", "rewarded", "score",
-    "scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success", "system_prompt",
-    "task_reward", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt", "top_k", "turn",
-    "user_volunteers", "wasted_call", "wrong",
+    "max_assistant_turns", "max_calls_per_turn", "max_contexts", "max_output_chars", "max_steps", "max_user_turns",
+    "method", "needless", "no_progress", "opponent", "patience", "progress", "question", "reasoning_marks", "rewarded",
+    "score", "scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success",
+    "system_prompt", "task_reward", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt", "top_k",
+    "turn", "user_volunteers", "wasted_call", "wrong",
 ))  # fmt: skip
 #: Characters of a text that a row may set.
 MAX_TEXT = 10_000

@@ -26,7 +26,7 @@ PERSON_OPTIONS = frozenset(
     + ("judge", "max_concurrency", "options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url")
     + ("user",)
     + ("agent", "careless", "command", "expert", "files", "images", "posts", "record", "roles", "scorer", "serve")
-    + ("timeout",)
+    + ("timeout", "packages")
 )
 
 
@@ -77,6 +77,9 @@ def test_each_option_has_one_owner(env_id):
         ("textenv/math-python", {"sandbox": {"allow_unsafe": True}}),
         ("textenv/search-qa", {"corpus": "/etc"}),
         ("textenv/tau2", {"data": "/etc"}),
+        ("textenv/bfcl", {"data": "/etc"}),
+        ("textenv/awm", {"data": "/etc"}),
+        ("textenv/awm", {"packages": "/etc"}),
         ("textenv/reasoning-gym", {"config": {"x": 1}}),
         ("textenv/clarify", {"level": {"base_url": "http://evil.test"}}),
         ("textenv/clarify", {"level": "x" * 20_000}),

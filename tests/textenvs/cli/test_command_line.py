@@ -72,7 +72,8 @@ def test_list_as_json(capsys):
     _, out, _ = command(capsys, "list", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
     assert set(entries) == set(textenvs.list_environments(with_arguments=True))
-    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/tau2", "textenv/remote"]
+    requiring = [env_id for env_id, entry in entries.items() if entry["requires"]]
+    assert requiring == ["textenv/tau2", "textenv/bfcl", "textenv/awm", "textenv/remote"]
     for env_id in PLAYABLE:
         entry = entries[env_id]
         env = textenvs.make(env_id)
