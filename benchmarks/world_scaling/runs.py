@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from textenvs.env import TextEnv
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import run as play_all
@@ -304,7 +303,7 @@ def _played(options: Mapping[str, Any], count: int, seed: int) -> Iterator[Demon
         yield from play(env, count, seed=seed)
 
 
-def _expert(env: TextEnv[Any], index: int) -> tuple[Demonstration, list[str]]:
+def _expert(env: Any, index: int) -> tuple[Demonstration, list[str]]:
     """Return the expert's conversation about a task, and the tool that each reply names, empty where none."""
     env.reset(seed=0, options={"task_index": index})
     names = []
