@@ -9,10 +9,10 @@ All policies of a seed start from the same weights and vocabulary. Each imitates
 in so many worlds, and goes on with PPO there: the same imitated and the same sampled tokens for each, and in few worlds
 the more tasks in each. Then it is played on 200 tasks, greedily: other tasks in its own worlds, and held-out worlds,
 each a world of its own: with the words, goals and applications of training (`worlds`), with held-out wordings, with
-held-out patterns of goals, and with held-out applications. The share of the expert's replies that it would give to the
-letter shows what it knows where it solves nothing. `--transfer` plays it in another environment as well, where it was
-not trained (once for each: `textenv/service-desk`, or with options `'textenv/tau2={"data": "FOLDER"}'`), and there the
-policy that it started from, too (0 worlds).
+held-out patterns of goals, and with held-out applications. The shares of the expert's calls whose tool it would name,
+and of its replies that it would give to the letter, show what it knows where it solves nothing. `--transfer` plays it
+in another environment as well, where it was not trained (once for each: `textenv/service-desk`, or with options
+`'textenv/tau2={"data": "FOLDER"}'`), and there the policy that it started from, too (0 worlds).
 
 It resumes where it was stopped; a training begins again. The results are a JSON line for each policy; a picture is
 drawn beside them. `--minutes` begins nothing after so many; `--report` runs nothing.

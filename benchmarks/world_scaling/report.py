@@ -10,7 +10,9 @@ from textenvs.evaluate.statistics import estimate
 
 #: A share with its 95 % interval.
 Share = Mapping[str, Any]
-SOLVED, REPLIES = "solved", "replies"
+SOLVED = "solved"
+#: Measures, with names for people.
+MEASURES = {SOLVED: "solved", "tools": "tools of the expert's calls", "replies": "replies of the expert, to the letter"}
 #: The line of each phase.
 LINES = {"start": ":", "imitation": "--", "ppo": "-"}
 
@@ -20,11 +22,11 @@ def shares(rows: Sequence[Mapping[str, Any]], measure: str) -> dict[tuple[str, s
 
     Args:
         rows: Lines of the results; those of several seeds count together.
-        measure: ``"solved"`` tasks (failed episodes are left out), or ``"replies"`` of the expert given to the letter.
+        measure: One of :data:`MEASURES`; episodes that failed are left out of what is solved.
 
     Returns:
-        Wilson's interval of solved tasks, with the effective number of trials clustered by task; of replies a
-        bootstrap over tasks.
+        Wilson's interval of solved tasks, with the effective number of trials clustered by task; of the
+        others a bootstrap over tasks.
     """
     groups: dict[tuple[str, str, int], dict[int, list[float]]] = {}
     for row in rows:
@@ -43,12 +45,13 @@ def _values(result: Mapping[str, Any], measure: str) -> list[list[float]]:
     """Return the values of each task."""
     if measure == SOLVED:
         return [[] if digit == "-" else [float(digit)] for digit in result[SOLVED]]
-    return [[1.0] * right + [0.0] * (total - right) for right, total in result.get(REPLIES, ())]
+    return [[1.0] * right + [0.0] * (total - right) for right, total in result.get(measure, ())]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return Markdown: a row for each phase and axis, a column for each number of worlds; per cent, with intervals."""
-    solved, replies = shares(rows, SOLVED), shares(rows, REPLIES)
+    measured = {measure: shares(rows, measure) for measure in MEASURES}
+    solved = measured[SOLVED]
     if not solved:
         return "no results"
     counts = sorted({worlds for _, _, worlds in solved})
@@ -57,8 +60,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---" * (len(counts) + 2) + "|",
     ]
     for phase, axis in dict.fromkeys((phase, axis) for phase, axis, _ in solved):
-        for name, measured in ((axis, solved), (f"{axis}, replies", replies)):
-            cells = [_cell(measured.get((phase, axis, count))) for count in counts]
+        for measure, found in measured.items():
+            name = axis if measure == SOLVED else f"{axis}, {measure}"
+            cells = [_cell(found.get((phase, axis, count))) for count in counts]
             if any(cells):
                 lines.append(f"| {phase} | {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -73,12 +77,11 @@ def _cell(share: Share | None) -> str:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw both shares over the number of worlds: a colour an axis, dashed after imitation, a dot for each seed."""
+    """Draw all shares over the number of worlds: a colour an axis, dashed after imitation, a dot for each seed."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    names = {SOLVED: "solved", REPLIES: "replies of the expert, to the letter"}
-    for panel, (measure, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
+    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    for panel, (measure, name) in zip(figure.subplots(1, len(MEASURES)), MEASURES.items(), strict=True):
         measured = shares(rows, measure)
         by_seed = [shares([row], measure) for row in rows]
         axes = list(dict.fromkeys(axis for _, axis, _ in measured))
@@ -94,7 +97,8 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             panel.scatter(*zip(*dots, strict=True), s=9, color=look["color"])
         panel.set_xscale("symlog", linthresh=1)
         panel.set(xlabel="worlds trained on", ylabel=name, ylim=(-0.02, 1.02))
-        panel.legend(fontsize="x-small")
+        if measured:
+            panel.legend(fontsize="x-small")
     figure.savefig(path, dpi=120)
 
 

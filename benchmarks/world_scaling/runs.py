@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import math
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
@@ -125,7 +125,7 @@ class Runs:
         """
         examples, tokens = list[Example](), 0
         talks = _played(self.scale.training(worlds, seed), self.scale.demonstrations, seed)
-        for example in _encoded(self.start(seed), talks):
+        for example in map(Encoder(self.start(seed)), talks):
             examples.append(example)
             tokens += len(example.trajectory.token_ids)
             if tokens >= self.scale.imitated:
@@ -206,9 +206,8 @@ class Runs:
         """Return what a policy does on an axis.
 
         Returns:
-            ``solved``, a digit a task (``-`` where the episode failed), greedily; the mean ``return``; in generated
-            worlds ``replies``, for each task how many of the expert's replies it would give to the letter, each after
-            the expert's beginning, and how many there are.
+            ``solved``, a digit a task (``-`` where the episode failed), greedily; the mean ``return``; and in generated
+            worlds what :meth:`replies` returns.
         """
         indices, began = range(self.tasks), time.monotonic()
         records = asyncio.run(_records(self.scale, model, axis, indices))
@@ -216,27 +215,56 @@ class Runs:
         return {
             "solved": "".join("-" if record.failed else str(int(bool(record.success))) for record in records),
             "return": round(float(np.mean(good)), 4) if good else None,
-            **({"replies": self.replies(model, axis.options, indices)} if axis.env == ENV else {}),
+            **(self.replies(model, axis.options, indices) if axis.env == ENV else {}),
             **_since(began),
         }
 
-    def replies(self, model: str, kwargs: Mapping[str, Any], indices: Sequence[int]) -> list[list[int]]:
-        """Return for each task how many of the expert's replies a policy would give to the letter, and of how many."""
+    def replies(self, model: str, options: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[list[int]]]:
+        """Compare a policy's likeliest tokens with the expert's conversations, each after the expert's beginning.
+
+        Returns:
+            For each task how many ``replies`` are right to the letter, and of how many; and of how many of the calls
+            the ``tools`` are right.
+        """
         import torch
         from transformers import AutoModelForCausalLM
 
-        env = make(ENV, **kwargs)
-        talks = (_expert(env, index) for index in indices)
+        env, encoder = make(ENV, **options), Encoder(model)
         device = "cuda" if self.scale.device != "cpu" and torch.cuda.is_available() else "cpu"
         network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
         network.to(device).eval()
-        counts = []
-        with torch.no_grad():
-            for example in _encoded(model, talks):
-                ids = torch.from_numpy(example.trajectory.token_ids.astype(np.int64)).to(device)
-                likeliest = network(ids[None]).logits[0, :-1].argmax(-1)
-                counts.append(right_replies((likeliest == ids[1:]).cpu().numpy(), example.trajectory.action_mask[1:]))
+        counts: dict[str, list[list[int]]] = {"replies": [], "tools": []}
+        for index in indices:
+            talk, names = _expert(env, index)
+            trajectory = encoder(talk).trajectory
+            tokens = trajectory.token_ids.astype(np.int64)
+            with torch.no_grad():
+                likeliest = network(torch.from_numpy(tokens).to(device)[None]).logits[0, :-1].argmax(-1).cpu().numpy()
+            right = np.append(False, likeliest == tokens[1:])
+            spans = spans_of(trajectory.action_mask)
+            lengths = [encoder.name_length(tokens[span], name) for span, name in zip(spans, names, strict=True)]
+            called = [right[span][:length] for span, length in zip(spans, lengths, strict=True) if length]
+            counts["replies"].append([sum(bool(right[span].all()) for span in spans), len(spans)])
+            counts["tools"].append([sum(bool(name.all()) for name in called), len(called)])
         return counts
+
+
+class Encoder:
+    """Conversations in a model's tokens."""
+
+    def __init__(self, model: str) -> None:
+        section = resolve([f"model.path={model}"])[0].model
+        self._tokenizer = load_tokenizer(section, lambda: iter(()))
+        self._renderer = Renderer(self._tokenizer, stop_token_ids=end_token_ids_of(section))
+
+    def __call__(self, talk: Demonstration) -> Example:
+        return encode(talk, self._renderer, self._tokenizer)
+
+    def name_length(self, reply: NDArray[np.int64], name: str) -> int:
+        """Return how many of a reply's first tokens it takes to name a tool; 0 where it does not."""
+        if not name:
+            return 0
+        return next((n for n in range(1, len(reply) + 1) if name in self._tokenizer.decode(reply[:n])), 0)
 
 
 def predicted(example: Example, weight: float) -> Example:
@@ -263,19 +291,10 @@ def predicted(example: Example, weight: float) -> Example:
     return Example(whole, weights[1:])
 
 
-def right_replies(right: Any, actions: Any) -> list[int]:
-    """Return how many replies are right in every token, and how many there are.
-
-    Args:
-        right: Whether the likeliest token is the conversation's, bool ``[tokens]``.
-        actions: Whether a token is a reply's, bool ``[tokens]``; replies have tokens of others between them.
-    """
-    replies = [[token for _, token in group] for is_reply, group in _groups(right, actions) if is_reply]
-    return [sum(map(all, replies)), len(replies)]
-
-
-def _groups(right: Any, actions: Any) -> Iterator[tuple[bool, Iterator[tuple[bool, bool]]]]:
-    return itertools.groupby(zip(actions.tolist(), right.tolist(), strict=True), key=lambda pair: pair[0])
+def spans_of(actions: NDArray[np.bool_]) -> list[slice]:
+    """Return the places of replies, by ``actions``, bool ``[tokens]``: there are tokens of others between them."""
+    edges = np.flatnonzero(np.diff(actions, prepend=False, append=False))
+    return [slice(start, end) for start, end in edges.reshape(-1, 2).tolist()]
 
 
 def _played(options: Mapping[str, Any], count: int, seed: int) -> Iterator[Demonstration]:
@@ -284,23 +303,19 @@ def _played(options: Mapping[str, Any], count: int, seed: int) -> Iterator[Demon
         yield from play(env, count, seed=seed)
 
 
-def _encoded(model: str, talks: Iterator[Demonstration]) -> Iterator[Example]:
-    """Yield conversations in a model's tokens."""
-    section = resolve([f"model.path={model}"])[0].model
-    tokenizer = load_tokenizer(section, lambda: iter(()))
-    renderer = Renderer(tokenizer, stop_token_ids=end_token_ids_of(section))
-    return (encode(talk, renderer, tokenizer) for talk in talks)
-
-
-def _expert(env: Any, index: int) -> Demonstration:
-    """Return the expert's conversation about a task."""
+def _expert(env: Any, index: int) -> tuple[Demonstration, list[str]]:
+    """Return the expert's conversation about a task, and the tool that each reply names, empty where none."""
     env.reset(seed=0, options={"task_index": index})
+    names = []
     while not env.state.done:
-        env.step(env.demonstration(np.random.default_rng(0)))
+        reply = env.demonstration(np.random.default_rng(0))
+        calls = env.format.parse(reply).calls
+        names.append(calls[0]["function"]["name"] if calls else "")
+        env.step(reply)
     messages = env.state.messages
     while messages[-1]["role"] != "assistant":
         messages = messages[:-1]
-    return Demonstration(messages, tuple(1.0 for message in messages if message["role"] == "assistant"))
+    return Demonstration(messages, (1.0,) * len(names)), names
 
 
 def _texts(talks: Iterator[Demonstration]) -> Iterator[str]:
