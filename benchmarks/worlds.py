@@ -6,7 +6,7 @@ For each level: of so many test tasks, each in a world of its own, the share tha
 facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, the
 duties alone, or all prohibitions as if they held always; of the first tasks, what the best attack earns and solves.
 Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in milliseconds of
-one core). An exception ends it: no seed is passed over.
+one core). An exception ends it: no seed is passed over. The results of other levels are kept.
 """
 
 from __future__ import annotations
@@ -161,14 +161,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.levels) - set(LEVELS):
         parser.error(f"--levels: {', '.join(sorted(unknown))}; there are {', '.join(LEVELS)}")
-    if not options.report:
-        rows = []
-        for level in options.levels:
-            times = speed(level)
-            played = soundness(level, options.seeds, min(options.attacked, options.seeds))
-            rows.append({"level": level, **played, "ms": times})
-        options.results.write_text(json.dumps({"machine": processor(), "rows": rows}, indent=1) + "\n")
-    report(json.loads(options.results.read_text())["rows"])
+    rows = {row["level"]: row for row in json.loads(options.results.read_text())} if options.results.exists() else {}
+    for level in () if options.report else options.levels:
+        times = speed(level)
+        played = soundness(level, options.seeds, min(options.attacked, options.seeds))
+        rows[level] = {"level": level, "machine": processor(), **played, "ms": times}
+        options.results.write_text(json.dumps([rows[name] for name in LEVELS if name in rows], indent=1) + "\n")
+    report([rows[name] for name in LEVELS if name in rows])
     return 0
 
 

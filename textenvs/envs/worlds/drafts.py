@@ -110,8 +110,8 @@ def _draw_part(world: World, level: str, goals: str, rng: np.random.Generator, u
                 continue
             if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft
-        # The world has no such goal: another form. What the rules do stays as long as it can, so it is as frequent
-        # in all worlds.
+        # The world has no such goal: another form that rules can be about. What they do stays as long as it can, so it
+        # is as frequent in all worlds.
         name = names[_drawn(ruled, rng)]
         decision = _decision(rng) if attempt % 16 == 0 else decision
     raise RuntimeError(f"world {world.name}: no goal after {_ATTEMPTS * _TRIES} draws")
@@ -153,7 +153,14 @@ def _kept(world: World, name: str, goal: Goal, maker: Maker, holds: bool, least:
 
 
 def _joined(world: World, first: Draft, second: Draft) -> Draft | None:
-    """Return a goal of both programs; ``None``: they have to do with one another, so the order would matter."""
+    """Return a goal of both programs; ``None``: they have to do with one another, so the order would matter.
+
+    A condition comes last: whether "then ..." after it belongs to its branch, nobody could tell.
+    """
+    if isinstance(first.goal[-1], When):
+        first, second = second, first
+    if isinstance(first.goal[-1], When):
+        return None
     if first.end.answer is not None and second.end.answer is not None:
         return None
     goal, other_way, user = (*first.goal, *second.goal), (*second.goal, *first.goal), first.user

@@ -48,9 +48,9 @@ class Worlds(ToolEnv[WorldState]):
     Args:
         tasks: ``None`` for generated tasks; a ``.parquet`` file of such rows; or a task set.
         level: ``"easy"`` (the default), ``"medium"`` or ``"hard"``: more applications, records, rules and references to
-            follow, and from ``"medium"`` on details that the user holds back and calls that fail for a while; at
-            ``"hard"`` others change what matters meanwhile.
-        split: ``"train"`` or ``"test"``: no world and no wording is in both.
+            follow, and from ``"medium"`` on details that the user holds back, calls that fail for a while, and values
+            that others change; at ``"hard"`` goals of several programs.
+        split: ``"train"`` or ``"test"``: no world and no phrase of a request is in both.
         seed: Which endless sequence of worlds. (Episodes are seeded by ``reset``.)
         worlds: How many worlds the tasks are in; ``None``: each has its own.
         applications: The applications to draw from; ``None`` for all.
@@ -159,8 +159,8 @@ class Worlds(ToolEnv[WorldState]):
         state, story = self.state, self.story
         messages = self.tool_messages(results)
         for event in story.events[state.happened :]:
-            # Nothing changes after the policy has changed something: it was right to, and may not be able to undo it.
-            if state.incidents.calls >= event.after and state.final is None and not state.store.changed:
+            # Nothing changes after the policy has begun with what is to be done: it may not be able to undo that.
+            if state.incidents.calls >= event.after and state.final is None and not story.is_begun(state.store):
                 state.store = with_cell(story.world.schema, state.store, event.cell, event.value)
                 state.happened += 1
                 messages.append(user_message(event.notice))

@@ -14,12 +14,12 @@ from typing import TypeAlias
 import numpy as np
 
 from .applications import Entity, Field, Value, Verb
-from .schema import ALWAYS, Schema
+from .schema import PERSON, Schema
 from .skin import Skin, spoken, with_article
 from .store import Store
 from .view import CannotBeDoneError, View
 
-PERSON, GRADE = f"{ALWAYS}.person", "grade"
+GRADE = "grade"
 
 
 @dataclass(frozen=True)

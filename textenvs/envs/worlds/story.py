@@ -44,7 +44,7 @@ class Event:
     """Another value in a cell, by somebody else's hand.
 
     Args:
-        after: So many calls that worked come before it.
+        after: So many calls of applications come before it, whether they work or not.
         notice: What the policy is told.
     """
 
@@ -95,6 +95,14 @@ class Story:
         entity = self.world.schema.entities[read.of.entity]
         return entity, entity.fields[read.field]
 
+    def is_begun(self, store: Store) -> bool:
+        """Return whether a record was changed that one of the ends changes, or one made where they have a new one."""
+        records = {cell[:2] for end in self.ends for cell, _ in end.changed}
+        made = {entity for end in self.ends for entity, _ in end.new}
+        return any(
+            address in records or (address[0] in made and store.first(*address) is None) for address in store.changed
+        )
+
     def written(self, answer: Value) -> Value:
         """Return an answer as people write it: a record by its label."""
         if self.question is None:
@@ -107,7 +115,7 @@ class Story:
     def is_answer(self, answer: Any, right: Value) -> bool:
         """Return whether an answer is the right one: a number, a date, the label or the id of a record.
 
-        Quotes around it, a full stop after it, the commas of thousands and euros make no difference.
+        Quotes around it, a full stop after it, the commas of thousands and the field's unit make no difference.
         """
         written = self.written(right)
         text = " ".join(str(answer).split()).strip(_QUOTES).removesuffix(".").strip(_QUOTES).casefold()
@@ -116,7 +124,10 @@ class Story:
             return text in labels | ({str(right).casefold()} if isinstance(right, str) else set())
         if isinstance(answer, bool):
             return False
-        number = _THOUSANDS.sub("", _EUROS.sub("", text)).strip()
+        one = self.question[1] if self.question else None
+        unit = one.unit if one else ""
+        text = _EUROS.sub("", text) if one and one.kind == "money" else text.removesuffix(unit or "").strip()
+        number = _THOUSANDS.sub("", text).strip()
         try:
             return float(number) == written
         except (ValueError, OverflowError):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...messages import system, user
-from ...task import Endless, Split, Task, TaskError
+from ...messages import system, text_of, user
+from ...task import SPLITS, Endless, Split, Task, TaskError
 from ...text import excerpt
 from .applications import Value, applications
 from .drafts import SHAPES, Draft, draw_draft
@@ -83,14 +83,14 @@ class WorldTasks(Endless):
         self.check_choices(LEVELS)
         if self.goals not in GOALS:
             raise ValueError(f"goals must be one of {', '.join(GOALS)}, not {self.goals!r}")
-        if self.record_kinds is not None and (isinstance(self.record_kinds, bool) or self.record_kinds < 2):
-            raise ValueError(f"record_kinds must be None or at least 2, not {self.record_kinds!r}")
-        if self.worlds is not None and (isinstance(self.worlds, bool) or self.worlds < 1):
-            raise ValueError(f"worlds must be None or at least 1, not {self.worlds!r}")
+        for option, least in (("record_kinds", 2), ("worlds", 1)):
+            count = getattr(self, option)
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < least):
+                raise ValueError(f"{option} must be None or an integer of at least {least}, not {count!r}")
         if self.applications is None:
             return
         names = applications()
-        if isinstance(self.applications, str) or not self.applications:
+        if not isinstance(self.applications, list | tuple) or not self.applications:
             raise ValueError(f"applications must be None or a list of at least one, not {self.applications!r}")
         if unknown := [name for name in self.applications if name not in names]:
             raise ValueError(f"applications: {unknown[0]!r} is not one of {', '.join(names)}")
@@ -136,9 +136,13 @@ def story_of_task(task: Task) -> Story:
     try:
         story = story_of(str(task.extra["story"]))
         ends = from_json(task.ground_truth)
+        for cell in {cell for end in ends for cell, _ in end.changed}:
+            _cell(story.world, cell)
         values = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
         raise TaskError(f"task {task.key}: it is none of generated worlds: {excerpt(str(error), 300)}") from None
+    if task.prompt and text_of(task.prompt[-1]) != story.request:
+        raise TaskError(f"task {task.key}: its request is not the one that this version draws; make the rows again")
     events = story.events if len(ends) > 1 else ()
     if len(ends) != len(events) + 1:
         raise TaskError(f"task {task.key}: it has {len(ends)} ends, and {len(events)} changes by others")
@@ -215,7 +219,8 @@ def story_of(key: str) -> Story:
     level, split, seed, *options, number, place = parts
     goals = options.pop().removeprefix(_GOALS_PART) if options and options[-1].startswith(_GOALS_PART) else "all"
     kinds = int(options.pop().removeprefix(_KINDS_PART)) if options and options[-1].startswith(_KINDS_PART) else None
-    if goals not in GOALS or len(options) > 1:
+    only = options[0].split("+") if options else []
+    if goals not in GOALS or len(options) > 1 or split not in SPLITS or not {*only} <= applications().keys():
         raise ValueError(f"{key!r} is no key of a generated task")
     world = world_of(level, split, seed, options[0] if options else "", number, kinds)
     rng = np.random.default_rng([*f"worlds/task/{key}".encode()])

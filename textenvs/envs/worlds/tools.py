@@ -23,7 +23,7 @@ from .world import World
 #: Records on a page of search results.
 PAGE = 8
 FINISH, SIGN_IN = "finish", "sign_in"
-_WORD = re.compile(r"\w+")
+_IDS = re.compile(r"\b[A-Z]\d{4,5}\b")
 _ID, _PAGE = "id", "page"
 
 _EMPTY = Store(Tables(lambda entity: {}))
@@ -265,12 +265,13 @@ def _sign_in(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
     answer, refused = arguments.get("answer"), arguments.get("refused", "")
-    if not isinstance(refused, str):
-        raise ToolError(f"refused is the id of a record, not {str(refused)[:40]!r}")
+    ids = _IDS.findall(refused.upper()) if isinstance(refused, str) else []
+    if refused and not ids:
+        raise ToolError(f"refused is the id of a record, such as P1234, not {str(refused)[:40]!r}")
     if answer is not None and (isinstance(answer, bool) or not isinstance(answer, str | int | float)):
         raise ToolError("answer is a text or a number")
     if state.final is None:
-        state.final = answer, frozenset(_WORD.findall(refused))
+        state.final = answer, frozenset(ids)
     return {"finished": True}
 
 
@@ -303,7 +304,8 @@ def _value(world: World, entity: Entity, one: Field, written: Any, store: Store,
     if value is None or (one.kind == "name" and not str(value).strip()):
         raise ToolError(f"{called} is {_kind_text(world, entity, one)}, not {str(written)[:40]!r}")
     if exists and one.is_number and not one.low <= int(value) <= one.high:
-        raise ToolError(f"{called} is from {one.low} to {one.high}, not {value}")
+        low, high, given = (world.skin.written(entity, one, number) for number in (one.low, one.high, value))
+        raise ToolError(f"{called} is from {low} to {high}, not {given}")
     return value
 
 

@@ -13,7 +13,7 @@ import pytest
 import textenvs
 from textenvs.audit import Subject
 from textenvs.audit.reads import reads
-from textenvs.envs.worlds.goals import Do, End, Follow, Literal, Named, NotMeantError, Read, Tell, evaluate
+from textenvs.envs.worlds.goals import Do, End, Follow, Literal, Named, NotMeantError, Read, Tell, When, evaluate
 from textenvs.envs.worlds.incidents import Incidents
 from textenvs.envs.worlds.patterns import is_drawn, pattern_of
 from textenvs.envs.worlds.rules import obligations, unconditional
@@ -236,6 +236,34 @@ def test_nothing_changes_after_own_changes():
     assert env.state.happened == 0
 
 
+def test_other_changes_do_not_keep_events_away():
+    env = world_env("hard")
+    begin(env, key_where("hard", one_event(matters=True)))
+    story = env.story
+    concerned = {cell[1] for end in story.ends for cell, _ in end.changed}
+    entity = story.world.schema.entities["personnel.person"]
+    place = story.world.schema.places[entity.key]["state"]
+    number = next(
+        one
+        for one in story.world.ids(entity.key)
+        if one not in concerned and story.store.get(entity.key, one)[place] == "active"
+    )
+    away, back = (story.world.skin.tool(entity, entity.verbs[name]) for name in ("mark_away", "mark_back"))
+    env.state.incidents = Incidents()
+    env.step(WRITE("", [call(away, id=number)]))
+    assert env.state.store.changed
+    expert(env, lambda env: env.state.happened)
+    assert env.state.happened
+    env.step(WRITE("", [call(back, id=number)]))
+    assert expert(env)[-1]["stop"] == "solved"
+
+
+def test_condition_is_the_last_part_of_a_goal():
+    for number in range(12):
+        *parts, _ = story_of(f"hard/test/7/{number}/0").goal
+        assert not any(isinstance(part, When) for part in parts)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_fixed_view_of_the_rules_is_right(level):
     """To skip the rules, keep duties alone, or take all prohibitions as unconditional is often wrong."""
@@ -266,7 +294,7 @@ def test_record_that_was_left_out_may_be_named():
     begin(env, key_where("medium", lambda story: story.ends[0].left_out))
     (number, *_) = env.story.ends[0].left_out
     expert(env, lambda env: "finish" in str(env.demonstration(np.random.default_rng(0))))
-    for refused, stop in ((number, "solved"), (f"{number}, P1", "unsolved")):
+    for refused, stop in ((number, "solved"), (f"{number}, P0001", "unsolved"), (number.lower(), "solved")):
         fork = env.fork()
         answer = env.story.ends[0].answer
         arguments = {} if answer is None else {"answer": env.story.written(answer)}
@@ -378,6 +406,7 @@ def test_single_application_has_labels_left(application):
     ("options", "problem"),
     [
         ({"worlds": 0}, "worlds"),
+        ({"applications": {"mail": 1}}, "applications"),
         ({"applications": ["nothing"]}, "'nothing' is not one of"),
         ({"applications": ["personnel"]}, "name at least one other"),
         ({"call_format": "native"}, "tools of its own"),
@@ -395,9 +424,13 @@ def test_row_of_another_kind_is_refused():
         {"extra": {"story": "easy/train"}},
         {"ground_truth": "7"},
         {"extra": {**task.extra, "given": [["a", "b", "c", 1]]}},
+        {"extra": {"story": "easy/train/0/nope/0/0"}},
+        {"ground_truth": task.ground_truth.replace('"changed": [', '"changed": [["no.such", "X1", "name", 1], ', 1)},
     ):
         with pytest.raises(TaskError, match="none of generated worlds"):
             env.reset(seed=0, options={"task": replace(task, **wrong)})
+    with pytest.raises(TaskError, match="not the one that this version draws"):
+        env.reset(seed=0, options={"task": replace(task, prompt=task_of("easy/train/0/1/0").prompt)})
 
 
 @pytest.mark.parametrize("kinds", [2, 3])
@@ -451,7 +484,7 @@ def test_short_prompt_has_rules_and_tools_alone():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"record_kinds": 1}, "record_kinds must be None or at least 2, not 1"),
+        ({"record_kinds": 1}, "record_kinds must be None or an integer of at least 2, not 1"),
         ({"tasks": WorldTasks(), "goals": "train"}, "give either tasks, or worlds"),
     ],
 )
