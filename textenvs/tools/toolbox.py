@@ -151,6 +151,8 @@ class Toolbox:
         except ArgumentError as problem:
             return ToolResult(call, problem.message, problem.kind)
         if tool.state_parameter is not None:
+            if tool.state_parameter in arguments:
+                return ToolResult(call, f"{name} has no argument {tool.state_parameter!r}.", "bad_arguments")
             arguments[tool.state_parameter] = state
         return _Ready(call, tool, arguments)
 

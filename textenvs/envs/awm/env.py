@@ -192,13 +192,15 @@ class _Function:
     def __init__(self, world: str, name: str) -> None:
         self.world, self.name = world, name
 
-    def __call__(self, awm_state: AWMState, **arguments: Any) -> str:
+    def __call__(self, /, awm_state: AWMState, **arguments: Any) -> str:
         # ``awm_state`` is a name that no operation has for an argument
         calls = (*awm_state.calls, (self.name, write_value(arguments)))
         try:
             status, text = awm_state.box.call(self.world, calls)
         except CallStopped as stopped:  # as if it had not been made: whatever it began is gone with its process
-            raise ToolError(f"{self.name} was stopped: {stopped}. Nothing was changed.") from stopped
+            raise ToolError(
+                f"{self.name} was stopped: with the calls before it, {stopped}. Nothing was changed."
+            ) from stopped
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
         awm_state.calls = calls

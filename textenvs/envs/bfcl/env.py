@@ -275,7 +275,7 @@ class _Function:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, bfcl_state: BFCLState, **arguments: Any) -> str:
+    def __call__(self, /, bfcl_state: BFCLState, **arguments: Any) -> str:
         # ``bfcl_state`` is a name that no function has for an argument
         before, call = bfcl_state.turns, (self.name, write_value(arguments))
         bfcl_state.turns = (*before[:-1], (*before[-1], call))
@@ -283,7 +283,9 @@ class _Function:
             return bfcl_state.play().result()
         except CallStopped as stopped:  # as if it had not been made: whatever it began is gone with its process
             bfcl_state.turns = before
-            raise ToolError(f"{self.name} was stopped: {stopped}. Nothing was changed.") from stopped
+            raise ToolError(
+                f"{self.name} was stopped: with the calls before it, {stopped}. Nothing was changed."
+            ) from stopped
         except SandboxFailure as failure:
             bfcl_state.turns = before
             raise EnvironmentFailure("tool_failed", str(failure)) from failure

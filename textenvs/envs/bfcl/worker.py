@@ -134,7 +134,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         return {"calls": [_named(methods, text) for text in question["named"]]}
     instances = _begin(task)
     methods = _methods(instances)
-    results = [[_call(methods, name, (), json.loads(arguments)) for name, arguments in turn] for turn in turns]
+    results = [[_called(methods, name, arguments) for name, arguments in turn] for turn in turns]
     if "gold" not in question:
         return {"result": results[-1][-1][:_LONGEST]}
     return {"problem": _problem(task, instances, results, question["gold"])}
@@ -157,6 +157,15 @@ def _methods(instances: dict[str, Any]) -> dict[str, Any]:
         for name, method in inspect.getmembers(instance, inspect.ismethod)
         if not name.startswith("_")
     }
+
+
+def _called(methods: dict[str, Any], name: str, arguments: str) -> str:
+    """Return a call's result; arguments in JSON that is too deep for this process are an error of the call."""
+    try:
+        kwargs = json.loads(arguments)
+    except Exception as error:
+        return f"Error during execution: {error}"
+    return _call(methods, name, (), kwargs)
 
 
 def _call(methods: dict[str, Any], name: str, args: Any, kwargs: Any) -> str:

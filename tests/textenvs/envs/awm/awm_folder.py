@@ -151,7 +151,9 @@ SAMPLES = [
     "INSERT INTO notes (id, title) VALUES (2, 'Salt');",
     "INSERT INTO notes (id, title) VALUES (2, 'a row that fails');",
 ]
-CODES = {"Notes 1": _NOTES, "Notes ORM": _ORM, "Traps": _TRAPS, "Broken": "import nothing_of_this_name"}
+# It reads in each call where its database is.
+_LATE = _NOTES.replace("connect(database)", 'connect(os.environ["DATABASE_PATH"].removeprefix("sqlite:///"))')
+CODES = {"Notes 1": _NOTES, "Late": _LATE, "Notes ORM": _ORM, "Traps": _TRAPS, "Broken": "import nothing_of_this_name"}
 TASKS = ["Add a note 'Bread'.", "How many notes are there?", "Do something."]
 VERIFIERS = [_ADDED, _COUNTED, _RAISES]
 
