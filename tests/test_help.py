@@ -39,6 +39,8 @@ def programs():
     internal = {  # started by us, with pipes or sockets in the place of a person
         "textenvs.scoring.math_worker",
         "textenvs.envs.agent.reaper",
+        "textenvs.envs.awm.worker",
+        "textenvs.envs.bfcl.worker",
         "textenvs.envs.reasoning_gym.worker",
         "trainers.engines.sglang.launcher",
         "trainers.rewards.function_worker",
