@@ -181,7 +181,7 @@ def test_deep_arguments_are_no_failure(data, depth):
     assert json.loads(said(env, calling(call("list_notes", word="mil"))))[0]["title"] == "Milk"
 
 
-def test_world_has_its_own_database_after_another_is_loaded(tmp_path):
+def test_late_reader_has_its_own_database(tmp_path):
     """A world may read where its database is in each call."""
     data = str(make_folder(tmp_path / "awm", ("Late", "Traps")))
     env = made(data, "late")
