@@ -6,13 +6,14 @@
                                        [--folder FOLDER] [--results FILE] [--report]
 
 All policies of a seed start from the same weights and vocabulary. Each imitates the scripted expert of `textenv/worlds`
-in so many worlds, and goes on with PPO there: the same imitated and the same sampled tokens for each, and in few worlds
-the more tasks in each. Then it is played on 200 tasks, greedily: other tasks in its own worlds, and held-out worlds,
-each a world of its own: with the words, goals and applications of training (`worlds`), with held-out wordings, with
-held-out patterns of goals, and with held-out applications. The shares of the expert's calls whose tool it would name,
-and of its replies that it would give to the letter, show what it knows where it solves nothing. `--transfer` plays it
-in another environment as well, where it was not trained (once for each: `textenv/service-desk`, or with options
-`'textenv/tau2={"data": "FOLDER"}'`), and there the policy that it started from, too (0 worlds).
+in its training worlds, and goes on with PPO in them. The imitated and the sampled tokens are the same for each policy;
+where there are fewer worlds, there are more tasks in each. Then it is played on 200 tasks, greedily: other tasks in its
+own worlds, and held-out worlds, one for each task: with the words, goals and applications of training (`worlds`), with
+held-out wordings, with held-out patterns of goals, and with held-out applications. The shares of the expert's calls
+whose tool it would name, and of its replies that it would give to the letter, show what it knows where it solves
+nothing. `--transfer` plays it in another environment as well, where it was not trained (once for each:
+`textenv/service-desk`, or with options `'textenv/tau2={"data": "FOLDER"}'`), and there the policy that it started from,
+too (0 worlds).
 
 It resumes where it was stopped; a training begins again. The results are a JSON line for each policy; a picture is
 drawn beside them. `--minutes` begins nothing after so many; `--report` runs nothing.
@@ -64,11 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [phase for phase in options.phases if phase not in PHASES]:
         parser.error(f"--phases: {unknown[0]!r} is not one of {', '.join(PHASES)}")
     if not options.report:
-        disable_progress_bar()  # of transformers, for every file that it reads
+        disable_progress_bar()  # transformers shows one for each file that it loads
         run(options)
     scale = scale_of(options)
-    wanted = {"settings": scale.digest, "tasks": options.tasks}
-    rows = [row for row in curves.saved(options.results) if all(row[name] == wanted[name] for name in wanted)]
+    expected = {"settings": scale.digest, "tasks": options.tasks}
+    rows = [row for row in curves.saved(options.results) if all(row[name] == expected[name] for name in expected)]
     print(table(rows))
     if rows:
         draw(rows, options.results.with_name(f"{options.results.stem}-{options.scale}.png"))

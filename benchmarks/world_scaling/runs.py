@@ -119,7 +119,7 @@ class Runs:
         return str(folder)
 
     def demonstrations(self, worlds: int, seed: int) -> list[Example]:
-        """Play the expert in so many worlds; return its conversations in the model's tokens.
+        """Play the expert in a number of worlds; return its conversations in the model's tokens.
 
         There are as many as the tokens that are imitated take, or :attr:`Scale.demonstrations`.
         """
@@ -148,7 +148,7 @@ class Runs:
         return resolve([*self._settings(worlds, seed, self.folder), *words], SFTConfig)[0]
 
     def imitate(self, worlds: int, seed: int) -> None:
-        """Imitate the expert in so many worlds, and keep the policy.
+        """Imitate the expert in a number of worlds, and keep the policy.
 
         The conversations are repeated until the imitated tokens are reached: in full batches, so by less than one more.
         """
@@ -184,7 +184,7 @@ class Runs:
         return [*self._settings(worlds, seed, folder), *self.scale.reinforcement, *words]
 
     def reinforce(self, worlds: int, seed: int) -> None:
-        """Train by PPO in so many worlds from the policy that imitates, and keep the policy."""
+        """Train by PPO in a number of worlds from the policy that imitates, and keep the policy."""
         logging.getLogger("trainers").setLevel(logging.WARNING)
         with tempfile.TemporaryDirectory() as temporary:
             words = self.reinforcement(worlds, seed, Path(temporary) / "run")

@@ -20,7 +20,7 @@ from ...task import TaskError, split_by_hash
 VARIABLE = "AWM_DATA_DIR"
 #: Seconds that a question may take, all calls so far included, and that loading a world may take.
 TIMEOUT_S, LOADING_S = 10.0, 120.0
-#: One in so many worlds is a test world.
+#: One world in this many is a test world.
 HELD_OUT = 4
 _REMEDY = (
     "Get it with `hf download Snowflake/AgentWorldModel-1K --repo-type dataset --local-dir awm` and give data='awm', "

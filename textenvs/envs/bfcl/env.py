@@ -93,8 +93,8 @@ class BFCL(ToolEnv[BFCLState]):
         split: ``"all"``, ``"train"`` or ``"test"``: by the number in a task's id, one in four is a test task.
         max_steps: How many replies of one turn may call tools; after one more the episode ends
             (``"too_many_steps"``), as on the leaderboard.
-        needless: Added for every call of a turn beyond as many as its right calls, at once; at most 0. The leaderboard
-            does not judge this.
+        needless: Added for each call of a turn that exceeds the number of its right calls, when it is made; at most 0.
+            The leaderboard does not judge this.
         **options: ``call_format``, ``max_calls_per_turn``, ``tools_in_prompt``, ``max_assistant_turns``,
             ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.tool_env.ToolEnv`.
 

@@ -304,8 +304,8 @@ def _value(world: World, entity: Entity, one: Field, written: Any, store: Store,
     if value is None or (one.kind == "name" and not str(value).strip()):
         raise ToolError(f"{called} is {_kind_text(world, entity, one)}, not {str(written)[:40]!r}")
     if exists and one.is_number and not one.low <= int(value) <= one.high:
-        low, high, given = (world.skin.written(entity, one, number) for number in (one.low, one.high, value))
-        raise ToolError(f"{called} is from {low} to {high}, not {given}")
+        low, high, outside = (world.skin.written(entity, one, number) for number in (one.low, one.high, value))
+        raise ToolError(f"{called} is from {low} to {high}, not {outside}")
     return value
 
 
