@@ -1,61 +1,85 @@
 """Supervised training on a run's own good episodes: does it beat the policy that the run began with?
 
-    python -m benchmarks.imitate_run FOLDER [key=value ...]
+    python -m benchmarks.imitate_run [--seeds 0,1,2] [--iterations 4] [--starts FOLDER] [--folder FOLDER]
+                                     [--results FILE] [--report] [key=value ...]
 
-A short run of `python -m trainers.ppo` (its keys are key=value), `textenvs sft-data` on its episodes, `python -m
-trainers.sft` on these from the checkpoint that the run began with, and `textenvs evaluate` of both on held-out tasks.
-What FOLDER has already is not made again.
+For each seed a short run of `python -m trainers.ppo` on the small form of `textenv/service-desk` of
+`benchmarks.fork_credit`, from its careless policy; `textenvs sft-data` on the run's episodes; `python -m trainers.sft`
+on these, from the policy that the run began with; then the scores of both, and of the run's last policy, which are mean
+returns of 96 held-out episodes at temperature 1. It resumes where it was stopped: start the same command again. The
+results are a JSON line for each seed. `--report` prints what the file has, and trains nothing.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.learning import START
-from textenvs.evaluate.records import SUMMARY
+from benchmarks import curves
+from benchmarks.fork_credit.runs import FAMILIES
 
-#: 3 iterations are 384 episodes: enough to imitate, too few for PPO to change the policy much. The short warm start
-#: leaves much to learn.
-RUN = (
-    *("env.kwargs.level=easy", "warm_start.demonstrations=1500", "warm_start.steps=150", "warm_start.batch_size=32"),
-    *("trainer.total_iterations=3", "trainer.keep_last_n=9", "trainer.keep_rollouts=9", "data.val_size=1"),
-)
-SELECTION = ("--min-return", "0.99", "--best-per-task", "4")
-SFT = ("sft.steps=60", "sft.batch_size=16", "sft.lr=0.0005", "sft.lr_warmup_steps=5", "sft.weight_decay=0.01")
-EVALUATION = ("level=easy", "split=test", "--num-tasks", "200", "--seed", "1", "--max-response-length", "64", "--quiet")
-ENV = "textenv/gsm8k-interact"
+FAMILY = "service-desk"
+#: The run keeps all its episodes; its rate is that of `benchmarks.reaction_credit`.
+RUN = (*curves.SETTINGS, "trainer.keep_rollouts=99", "actor.lr=2e-4", "warm_start.enable=false")
+SELECTION = ("--min-return", "0.99", "--best-per-task", "2")
+SFT = ("sft.steps=40", "sft.batch_size=16", "sft.lr=0.0005", "sft.lr_warmup_steps=5", "sft.max_context=640")
 
 
-def python(*words: str | Path) -> None:
-    subprocess.run([sys.executable, "-m", *map(str, words)], check=True)
+def run(seed: int, options: argparse.Namespace) -> None:
+    """Make what is missing of a seed, and save its line of the results."""
+    folder: Path = options.folder / str(seed)
+    start = curves.start_of(FAMILY, seed, options.starts)
+    env = (*FAMILIES[FAMILY].env, *FAMILIES[FAMILY].common, f"trainer.seed={seed}", *options.overrides)
+    length = (f"trainer.total_iterations={options.iterations}", f"trainer.test_freq={options.iterations}")
+    place = f"trainer.default_local_dir={folder / 'run'}"
+    curves.call("trainers.ppo", *env, *RUN, *length, place, f"model.path={start}")
+    rows, model = folder / "good.jsonl", folder / "sft" / "model"
+    words = (str(folder / "run"), "-o", str(rows), *SELECTION)
+    subprocess.run([sys.executable, "-m", "textenvs", "sft-data", *words], check=True)
+    if not model.exists():
+        words = (FAMILIES[FAMILY].env[0], "trainer.threads=1", "model.device=cpu", f"trainer.seed={seed}")
+        data = (f"sft.files={rows}", f"model.path={start}", *SFT)
+        curves.call("trainers.sft", *words, *data, f"trainer.default_local_dir={folder / 'sft'}")
+    score = folder / "score"
+    if not curves.measured(score):
+        place = f"trainer.default_local_dir={score}"
+        curves.call("trainers.ppo", *env, *RUN, place, f"model.path={model}", "trainer.val_only=true")
+    before, *_, after = (value for _, value in curves.curve_of(folder / "run")[0])
+    [[_, imitating]] = curves.curve_of(score)[0]
+    episodes = len(rows.read_text().splitlines())
+    row = {"family": FAMILY, "seed": seed, "episodes": episodes, "start": before, "sft": imitating, "run": after}
+    curves.save(row | {"overrides": options.overrides}, options.results, ("family", "seed"))
 
 
-def success(folder: Path) -> str:
-    """Return the share of solved episodes of an evaluation, with its interval."""
-    success = json.loads((folder / SUMMARY).read_text())["all"]["success"]
-    return f"{success['value']:.1%} ({success['low']:.1%} to {success['high']:.1%})"
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a line for each seed."""
+    print("environment   seed  good episodes  start  after sft  the run's end")
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        scores = f"{row['start']:>5.3f}  {row['sft']:>9.3f}  {row['run']:>13.3f}"
+        print(f"{row['family']:<12}  {row['seed']:>4}  {row['episodes']:>13}  {scores}")
 
 
-def main(words: list[str]) -> None:
-    if not words or "=" in words[0]:
-        raise SystemExit(__doc__)
-    folder, *overrides = words
-    run, rows, sft = Path(folder) / "run", Path(folder) / "good.parquet", Path(folder) / "sft"
-    if not rows.exists():
-        python("trainers.ppo", f"trainer.default_local_dir={run}", *RUN, *overrides)
-        python("textenvs", "sft-data", run, "-o", rows, *SELECTION)
-    models = {"start": run / START, "sft": sft / "model"}
-    if not models["sft"].exists():
-        python("trainers.sft", f"sft.files={rows}", f"model.path={models['start']}", *SFT,
-               f"trainer.default_local_dir={sft}")  # fmt: skip
-    for name, model in models.items():
-        python("textenvs", "evaluate", ENV, "--local", model, *EVALUATION, "--out", Path(folder) / name)
-    for name in models:
-        print(f"{name}: solved {success(Path(folder) / name)}")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--iterations", type=int, default=4, help="of the run, 64 episodes each")
+    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/imitate_run"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/imitate_run.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    options = parser.parse_args(arguments)
+    if not options.report:
+        for seed in options.seeds:
+            run(seed, options)
+    report(curves.saved(options.results))
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raise SystemExit(main())
