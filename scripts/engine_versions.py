@@ -87,7 +87,7 @@ def install(engine: str, version: str, place: Path) -> None:
         return
     package, packages = ENGINES[engine]
     python = str(place / "bin" / "python")
-    uv = [shutil.which("uv") or str(ROOT / "build/lock/bin/uv"), "pip", "install", "--quiet", "--python", python]
+    uv = [shutil.which("uv") or str(ROOT / "build/installer/bin/uv"), "pip", "install", "--quiet", "--python", python]
     if not Path(python).exists():
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     subprocess.run([*uv, "--no-deps", f"{package}=={version}"], check=True)

