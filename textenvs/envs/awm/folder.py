@@ -14,6 +14,7 @@ from typing import Any
 
 from ...bounded_files import LINE, UnreadableFile, parse_json, read_lines
 from ...sandbox import CORES, Limits, Pool, Sandbox, SandboxFailure, WorkerDied
+from ...sandbox.answering import program
 from ...task import TaskError, split_by_hash
 
 #: The variable with the data folder.
@@ -219,4 +220,4 @@ def _pool(packages: str) -> Pool:
 
 def worker_source() -> str:
     """Return the program that runs worlds in a box."""
-    return _WORKER.read_text("utf-8")
+    return program(_WORKER)

@@ -1,6 +1,6 @@
 """A program that stays in a box and runs worlds: a FastAPI application over an SQLite file.
 
-Questions and answers are JSON, one line each. A world is loaded once (its database made, its code executed); every
+A world is loaded once (its database made, its code executed); every
 question about it is answered in a process of its own, which begins with the world's database as it was and makes all
 calls so far. So no state is kept here, and a call that hangs or crashes ends that process alone.
 
@@ -19,8 +19,6 @@ import os
 import random
 import re
 import resource
-import select
-import signal
 import sqlite3
 import sys
 import time
@@ -30,9 +28,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+from textenvs.sandbox.answering import Answers, message
+
 #: Worlds that are loaded until this program ends, and another is started: what a world leaves in memory stays there.
 _WORLDS = 32
-_CHUNK = 65_536
 #: Bytes of address space: less than the box may have, so that a call that takes too much fails by itself.
 _MEMORY = 1536 << 20
 _LONGEST = 1 << 20  # characters of a result that are sent
@@ -46,27 +45,19 @@ def main() -> None:
 
     with contextlib.suppress(ImportError):
         import sqlalchemy  # type: ignore[import-not-found]  # noqa: F401
-    answers = os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 1)  # what a world prints is no answer
-    print("ready", file=answers, flush=True)
-    os.dup2(nothing, 2)
-    worlds: dict[str, World] = {}
-    for line in sys.stdin:
-        question = json.loads(line)
+    answers, worlds = Answers(), dict[str, World]()
+
+    def answer(question: dict[str, Any]) -> dict[str, Any] | None:
         key = question["key"]
-        if key not in worlds and len(worlds) >= _WORLDS:
-            break  # the question is asked again elsewhere
-        try:
-            if key not in worlds and question.get("world") is None:
-                answer: dict[str, Any] = {"unknown": True}
-            else:
-                if key not in worlds:
-                    worlds[key] = World(key, question["world"])
-                answer = worlds[key].answer(question, answers.fileno())
-        except Exception as error:
-            answer = {"error": _message(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+        if key not in worlds:
+            if len(worlds) >= _WORLDS:
+                return None  # this program ends; the question is asked again elsewhere
+            if question.get("world") is None:
+                return {"unknown": True}
+            worlds[key] = World(key, question["world"])
+        return worlds[key].answer(question, answers)
+
+    answers.serve(answer)
 
 
 class World:
@@ -87,59 +78,23 @@ class World:
         self.app = module.app
         self.operations = _operations(self.app.openapi())
 
-    def answer(self, question: dict[str, Any], answers: int) -> dict[str, Any]:
-        """Return the answer; ``{"stopped": reason}`` where its process did not end in time, or ended without one."""
+    def answer(self, question: dict[str, Any], answers: Answers) -> dict[str, Any]:
         if question["ask"] == "tools":
             return {"tools": [operation["tool"] for operation in self.operations.values()]}
         for file in self.folder.glob("final.db*"):
             file.unlink()
         self.final.write_bytes(self.initial.read_bytes())
-        reads, writes = os.pipe()
-        child = os.fork()
-        if child == 0:
-            for fd in (0, answers, reads):
-                os.close(fd)
-            self._answer_and_exit(question, writes)
-        os.close(writes)
-        deadline, text, late = time.monotonic() + question["timeout_s"], b"", False
-        while not late:
-            late = not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]
-            chunk = b"" if late else os.read(reads, _CHUNK)
-            text += chunk
-            if not chunk:
-                break
-        os.close(reads)
-        if late:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        if late:
-            return {"stopped": f"it took longer than {question['timeout_s']:g} s"}
-        try:
-            answer: dict[str, Any] = json.loads(text)
-            return answer
-        except ValueError:
-            code = os.waitstatus_to_exitcode(status)
-            return {"stopped": f"its process ended with {'signal ' if code < 0 else 'exit code '}{abs(code)}"}
+        return answers.in_a_process(lambda: self._answer(question), question["timeout_s"])
 
-    def _answer_and_exit(self, question: dict[str, Any], writes: int) -> None:
-        with contextlib.suppress(BaseException):
-            try:
-                resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-                os.environ["DATABASE_PATH"] = self.address  # another world may have been loaded since
-                _seed_randomness()
-                results = asyncio.run(self._calls(question["calls"]))
-                if question["ask"] == "verify":
-                    answer = self._verify(question["verifier"], question["answer"])
-                else:
-                    status, text = results[-1]
-                    answer = {"status": status, "text": text[:_LONGEST]}
-            except Exception as error:
-                answer = {"error": _message(error)}
-            rest = memoryview(json.dumps(answer).encode())
-            while rest:
-                rest = rest[os.write(writes, rest) :]
-        os._exit(0)
+    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        os.environ["DATABASE_PATH"] = self.address  # another world may have been loaded since
+        _seed_randomness()
+        results = asyncio.run(self._calls(question["calls"]))
+        if question["ask"] == "verify":
+            return self._verify(question["verifier"], question["answer"])
+        status, text = results[-1]
+        return {"status": status, "text": text[:_LONGEST]}
 
     async def _calls(self, calls: list[list[str]]) -> list[tuple[int, str]]:
         async with self.app.router.lifespan_context(self.app):
@@ -150,7 +105,7 @@ class World:
         try:
             return await self._call(name, json.loads(arguments))
         except Exception as error:
-            return 422, json.dumps({"detail": _message(error)})
+            return 422, json.dumps({"detail": message(error)})
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> tuple[int, str]:
         """Make a request to the application; return the status and the body's text."""
@@ -219,7 +174,7 @@ class World:
             result = verify(**{name: inputs[name] for name in names}) if names else verify(*values)
             return {"complete": isinstance(result, dict) and result.get("result") == "complete"}
         except Exception as error:
-            return {"complete": False, "problem": _message(error)}
+            return {"complete": False, "problem": message(error)}
 
 
 # ------------------------------------------------------------------ tools
@@ -422,10 +377,6 @@ def _engine_of(database: Path, sqlalchemy: Any) -> Callable[..., Any]:
         return engine
 
     return create_engine
-
-
-def _message(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
 
 
 if __name__ == "__main__":

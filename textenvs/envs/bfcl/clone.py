@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 
 from ...bounded_files import LINE, UnreadableFile, parse_json, read_lines
 from ...sandbox import CORES, Pool, SandboxFailure, Worker, WorkerDied
+from ...sandbox.answering import program
 from ...task import TaskError, split_by_hash
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
@@ -301,7 +302,7 @@ def _start(root: Path) -> Worker:
         **{name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
         **{"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"},
     }
-    command = [sys.executable, "-P", str(_WORKER), str(root)]
+    command = [sys.executable, "-P", "-c", program(_WORKER), str(root)]
     process = subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=True
     )

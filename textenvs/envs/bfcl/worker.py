@@ -1,9 +1,8 @@
 """A program that stays and plays tasks of the leaderboard with the API classes of a clone.
 
-Started as ``python worker.py FOLDER``; the folder has the clone's package ``bfcl_eval``. Questions and answers are
-JSON, one line each. Every question is answered in a process of its own, which begins with fresh objects and plays all
-calls so far. So nothing that a call does is there for the next question, no state is kept here, and a call that hangs
-or crashes ends that process alone.
+Its argument is the folder that has the clone's package ``bfcl_eval``. Every question is answered in a process of its
+own, which begins with fresh objects and plays all calls so far. So nothing that a call does is there for the next
+question, no state is kept here, and a call that hangs or crashes ends that process alone.
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ import gc
 import importlib
 import inspect
 import json
-import os
 import random
 import resource
-import select
-import signal
 import sys
-import time
 from typing import Any
 
+from textenvs.sandbox.answering import Answers
+
 _MEMORY = 1 << 30  # of address space, beyond what the imports take
-_CHUNK = 65_536
 _LONGEST = 1 << 20  # characters of a result that are sent; the whole of it is judged
 _CHECKER = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker"
 _CONFIG = "bfcl_eval.constants.executable_backend_config"
@@ -34,26 +30,19 @@ _CONFIG = "bfcl_eval.constants.executable_backend_config"
 
 def main() -> None:
     sys.path.insert(0, sys.argv[1])
-    answers = os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 1)  # what the classes print is no answer
+    answers = Answers()
     importlib.import_module(_CHECKER)
-    config = importlib.import_module(_CONFIG)
+    importlib.import_module(_CONFIG)
     gc.freeze()  # a process that is forked copies no page only because the collector looks at it
-    print("ready", file=answers, flush=True)
-    os.dup2(nothing, 2)
-    for line in sys.stdin:
-        question = json.loads(line)
-        try:
-            if "describe" in question:
-                answer = _describe(config, question["describe"])
-            else:
-                for name in question["task"]["classes"]:  # before the fork: a module is imported once
-                    _class_of(name)
-                answer = _in_a_process(question, answers.fileno())
-        except Exception as error:
-            answer = {"error": _message(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+    answers.serve(functools.partial(_answered, answers))
+
+
+def _answered(answers: Answers, question: dict[str, Any]) -> dict[str, Any]:
+    if "describe" in question:
+        return _describe(sys.modules[_CONFIG], question["describe"])
+    for name in question["task"]["classes"]:  # before the fork: a module is imported once
+        _class_of(name)
+    return answers.in_a_process(functools.partial(_limited, question), question["timeout_s"])
 
 
 @functools.cache
@@ -72,53 +61,11 @@ def _describe(config: Any, names: list[str]) -> dict[str, Any]:
 # ------------------------------------------------------------------ a question in a process
 
 
-def _in_a_process(question: dict[str, Any], answers: int) -> dict[str, Any]:
-    """Return the answer; ``{"stopped": reason}`` where the process did not end in time, or ended without an answer."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        for fd in (0, answers, reads):
-            os.close(fd)
-        _answer_and_exit(question, writes)
-    os.close(writes)
-    deadline, text, late = time.monotonic() + question["timeout_s"], b"", False
-    while not late:
-        late = not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]
-        chunk = b"" if late else os.read(reads, _CHUNK)
-        text += chunk
-        if not chunk:
-            break
-    os.close(reads)
-    if late:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if late:
-        return {"stopped": f"it took longer than {question['timeout_s']:g} s"}
-    try:
-        answer: dict[str, Any] = json.loads(text)
-        return answer
-    except ValueError:
-        code = os.waitstatus_to_exitcode(status)
-        return {"stopped": f"its process ended with {'signal ' if code < 0 else 'exit code '}{abs(code)}"}
-
-
-def _answer_and_exit(question: dict[str, Any], writes: int) -> None:
-    with contextlib.suppress(BaseException):
-        # Where the program that waits for it is killed, this process ends, too.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(question["timeout_s"]) + 1)
-        with contextlib.suppress(ValueError, OSError):  # where there is no such limit, there is none
-            resource.setrlimit(resource.RLIMIT_AS, (_used() + _MEMORY, resource.RLIM_INFINITY))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        try:
-            answer = _answer(question)
-        except Exception as error:
-            answer = {"error": _message(error)}
-        text = memoryview(json.dumps(answer).encode())
-        while text:
-            text = text[os.write(writes, text) :]
-    os._exit(0)
+def _limited(question: dict[str, Any]) -> dict[str, Any]:
+    with contextlib.suppress(ValueError, OSError):  # where there is no such limit, there is none
+        resource.setrlimit(resource.RLIMIT_AS, (_used() + _MEMORY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    return _answer(question)
 
 
 def _used() -> int:
@@ -210,10 +157,6 @@ def _problem(task: dict[str, Any], instances: Any, results: list[list[str]], gol
         return "state"
     everything = [result for turn in results for result in turn]
     return None if checker.response_checker(everything, expected_results, len(gold) - 1)["valid"] else "response"
-
-
-def _message(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
 
 
 if __name__ == "__main__":

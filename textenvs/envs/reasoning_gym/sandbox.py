@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...sandbox import CORES, Limits, Pool, Sandbox, Worker, WorkerDied
+from ...sandbox.answering import program
 
 #: Seconds that one score may take.
 TIMEOUT_S = 10.0
@@ -78,7 +79,7 @@ class ProcessScorer:
         try:  # a process of the sandbox watches the time itself, and stays
             result = self.pool.ask({**question, "fork": self.sandboxed}, TIMEOUT_S + 5.0 * self.sandboxed)
         except TimeoutError:
-            result = {"error": "it took too long"}
+            result = {"error": f"the scorer was stopped: it took longer than {TIMEOUT_S:g} s"}
         except WorkerDied:
             result = {"error": "the scorer ended its process"}
         if "score" in result:
@@ -91,11 +92,11 @@ def sandbox() -> Sandbox:
 
 
 def _start() -> Worker:
-    command = [sys.executable, "-P", str(_WORKER)]  # -P: the folder of that program is not a place to import from
+    command = [sys.executable, "-P", "-c", program(_WORKER)]  # -P: this folder is not a place to import from
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
     return Worker(process, max_bytes=1 << 20)
 
 
-SANDBOXED = Pool(lambda: sandbox().start(_WORKER.read_text("utf-8")), min(4, CORES), "textenvs-scorer")
+SANDBOXED = Pool(lambda: sandbox().start(program(_WORKER)), min(4, CORES), "textenvs-scorer")
 COMPARING = Pool(_start, min(4, CORES), "textenvs-comparing")

@@ -10,16 +10,13 @@ import contextlib
 import functools
 import json
 import math
-import os
 import random
 import resource
-import select
-import signal
 import sys
 from typing import Any
 
-#: Bytes that a score or an error may have; so many a pipe takes at once.
-_MOST = select.PIPE_BUF
+from textenvs.sandbox.answering import Answers
+
 _MEMORY = 4 << 30
 # Their scorers compare grids as tuples, and JSON has lists.
 _OF_TUPLES = frozenset({"arc_agi", "rearc"})
@@ -32,22 +29,21 @@ def main() -> None:
 
     with contextlib.suppress(ValueError, OSError):  # where there is no such limit, there is none
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
-    answers = os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 1)  # what a package prints is no answer
-    print("ready", file=answers, flush=True)
-    os.dup2(nothing, 2)
-    for line in sys.stdin:
-        question = json.loads(line)
-        try:
-            dataset = _open(*question["opening"])
-            if question["fork"]:
-                result = _in_a_process(dataset, question, answers.fileno())
-            else:
-                result = _score(dataset, question)
-        except Exception as error:
-            result = {"error": _message(error)}
-        print(json.dumps(result), file=answers, flush=True)
+    answers = Answers()
+    answers.serve(functools.partial(_answered, answers))
+
+
+def _answered(answers: Answers, question: dict[str, Any]) -> dict[str, Any]:
+    dataset = _open(*question["opening"])
+    if not question["fork"]:
+        return _score(dataset, question)
+    result = answers.in_a_process(functools.partial(_limited, dataset, question), question["timeout_s"])
+    if "stopped" in result:
+        return {"error": f"the scorer was stopped: {result['stopped']}"}
+    score = result.get("score")  # the code of an answer may have written it
+    if isinstance(score, (int, float)) and math.isfinite(score):
+        return {"score": float(score)}
+    return {"error": str(result.get("error", "the scorer gave no number"))[:500]}
 
 
 @functools.lru_cache(maxsize=8)
@@ -63,42 +59,11 @@ def _open(name: str, config: str, seed: int) -> Any:
     return reasoning_gym.create_dataset(name, seed=seed, size=1, **options)
 
 
-def _in_a_process(dataset: Any, question: dict[str, Any], answers: int) -> dict[str, Any]:
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        for fd in (0, answers, reads):
-            os.close(fd)
-        _score_and_exit(dataset, question, writes)
-    os.close(writes)
-    late = not select.select([reads], [], [], question["timeout_s"])[0]
-    text = b"" if late else os.read(reads, _MOST)  # written at once
-    os.close(reads)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    if late:
-        return {"error": "it took too long"}
-    try:
-        result = json.loads(text)
-        if "score" in result and math.isfinite(result["score"]):
-            return {"score": float(result["score"])}
-        return {"error": str(result.get("error", "the scorer gave no number"))}
-    except (ValueError, TypeError, AttributeError, OverflowError):  # cut off, or written by the code of an answer
-        return {"error": "the scorer ended its process"}
-
-
-def _score_and_exit(dataset: Any, question: dict[str, Any], writes: int) -> None:
-    try:
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # it starts no process and no thread that would outlive it
-        seconds = math.ceil(question["timeout_s"])
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        result = _score(dataset, question)
-    except BaseException as error:
-        result = {"error": _message(error)}
-    with contextlib.suppress(OSError):
-        os.write(writes, json.dumps(result).encode()[:_MOST])
-    os._exit(0)
+def _limited(dataset: Any, question: dict[str, Any]) -> dict[str, Any]:
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # it starts no process and no thread that would outlive it
+    seconds = math.ceil(question["timeout_s"])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    return _score(dataset, question)
 
 
 def _score(dataset: Any, question: dict[str, Any]) -> dict[str, Any]:
@@ -109,10 +74,6 @@ def _score(dataset: Any, question: dict[str, Any]) -> dict[str, Any]:
         entry["metadata"]["output"] = tuple(map(tuple, entry["metadata"]["output"]))
     score = float(dataset.score_answer(question["answer"], entry))
     return {"score": score} if math.isfinite(score) else {"error": "the scorer gave no number"}
-
-
-def _message(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
 
 
 if __name__ == "__main__":
