@@ -10,11 +10,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fork_credit.runs import Start, make_start, missing_start
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.fork_credit.runs import FAMILIES, Start, make_start, missing_start
 from trainers.report.loggers import METRICS_FILE, read_jsonl
+from trainers.rollout.demonstrations import Example
+from trainers.trajectory import Trajectory
 
 #: Settings of runs that go on until they are stopped, at one learning rate, and of their batches.
 SETTINGS = (
@@ -30,6 +36,13 @@ def start_of(family: str, seed: int, folder: Path) -> Path:
     while (missing := missing_start(family, seed, folder)) is not None:
         make_start(missing, folder)
     return Start(family, seed).path(folder)
+
+
+def context_of(family: str) -> int:
+    """Return the positions that an episode of a family may have."""
+    return int(
+        next(word for word in FAMILIES[family].common if word.startswith("engine.max_context")).partition("=")[2]
+    )
 
 
 def call(module: str, *words: str) -> None:
@@ -69,3 +82,24 @@ def save(row: dict[str, Any], path: Path, key: Sequence[str]) -> None:
 def saved(path: Path) -> list[dict[str, Any]]:
     """Return the lines of the results; none where there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def learned(trajectory: Trajectory, weights: NDArray[np.float32]) -> Example:
+    """Return an episode of which the tokens with a weight are imitated, whoever wrote them; float32 ``[tokens]``.
+
+    The first token has none: nothing stands before it.
+    """
+    actions = weights > 0
+    actions[0] = False
+    whole = replace(
+        trajectory,
+        action_mask=actions,
+        logprobs=np.zeros(len(actions), np.float32),
+        weight_version=np.where(actions, 0, -1).astype(np.int32),
+        turn_id=np.where(actions, 0, -1).astype(np.int32),
+        turn_rewards=np.zeros(1),
+        turn_terms=(),
+        turn_moves=(),
+        observation_mask=np.zeros(0, np.bool_),
+    )
+    return Example(whole, weights[actions])

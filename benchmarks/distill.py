@@ -92,8 +92,7 @@ def sft(family: str, seed: int, folder: Path, file: Path, *words: str) -> float:
     """Train on demonstrations; return the seconds of the command."""
     common = ("trainer.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]", *FAMILIES[family].env)
     common += (f"trainer.seed={seed}", f"sft.files={file}")
-    context = next(word for word in FAMILIES[family].common if word.startswith("engine.max_context"))
-    length = f"sft.max_context={4 * int(context.partition('=')[2])}"
+    length = f"sft.max_context={4 * curves.context_of(family)}"
     began = time.perf_counter()
     curves.call("trainers.sft", *common, length, f"trainer.default_local_dir={folder}", *words)
     return time.perf_counter() - began

@@ -1,15 +1,17 @@
 """Does predicting the environment help? Sampled tokens to a score, by the weight of ``actor.observation_loss``.
 
     python -m benchmarks.observation_loss [--weights 0,0.005,0.02,0.05] [--seeds 0,1,2] [--iterations 60]
-                                          [--every 5] [--families service-desk,textworld] [--starts FOLDER]
-                                          [--folder FOLDER] [--results FILE] [--report] [key=value ...]
+                                          [--every 5] [--families service-desk,textworld] [--knowing no,yes]
+                                          [--starts FOLDER] [--folder FOLDER] [--results FILE] [--report]
+                                          [key=value ...]
 
 The environments are the small form of `textenv/service-desk` of `benchmarks.fork_credit`, where the results of tools
 and the customer's answers are what is predicted, and TextWorld's coin game, where it is the rooms. All weights of a
 seed start from the same policy, which is also `benchmarks.fork_credit`'s: it imitates the scripted expert, and then
-learns a bad habit (to hand a case over too early; arbitrary commands). A score is the mean return of 96 held-out
-episodes at temperature 1; tokens are those that the policy samples in training, until the mean of two validations
-reaches 90 % of the expert's score.
+learns a bad habit (to hand a case over too early; arbitrary commands). It has never learned a token that it did not
+write itself. With `--knowing yes` it has: it is trained on episodes of its own, replies and observations alike, as a
+language model has read much before. A score is the mean return of 96 held-out episodes at temperature 1; tokens are
+those that the policy samples in training, until the mean of two validations reaches 90 % of the expert's score.
 
 It resumes where it was stopped, also within a run: start the same command again. The results are a JSON line for each
 run, with its curve; other runs' lines are kept. `--report` prints what the file has, and trains nothing.
@@ -18,19 +20,34 @@ run, with its curve; other runs' lines are kept. `--report` prints what the file
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import curves
+from benchmarks.credit.policies import started
 from benchmarks.fork_credit.report import tokens_to
 from benchmarks.fork_credit.runs import FAMILIES
+from trainers.command_line import resolve
+from trainers.config import SFTConfig
+from trainers.models import tiny
+from trainers.models.policy import load as load_policy
+from trainers.rollout.demonstrations import Example
+from trainers.sft import fit
 
 #: By family: the learning rate.
 CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4"}
 #: What a run reports of its observations, by the last part of the metric's name.
 REPORTED = ("observation_nll", "observation_gradient", "observation_share")
+#: Batches of a policy's own episodes from which it learns what the environment says, and settings of that.
+BATCHES = 12
+LEARN = ("sft.steps=400", "sft.batch_size=16", "sft.lr=5e-4", "sft.lr_warmup_steps=10")
+KNOWING = {"no": False, "yes": True}
 
 
 def arguments_of(family: str, weight: float, options: argparse.Namespace) -> list[str]:
@@ -41,32 +58,64 @@ def arguments_of(family: str, weight: float, options: argparse.Namespace) -> lis
     return [*own, *curves.SETTINGS, *often, length, f"actor.observation_loss={weight:g}", *options.overrides]
 
 
-def run(family: str, weight: float, seed: int, options: argparse.Namespace) -> None:
+async def own_episodes(words: Sequence[str]) -> list[Example]:
+    """Play batches of episodes; return them as examples of which replies and observations are imitated."""
+    with tempfile.TemporaryDirectory() as temporary:
+        async with started([*words, "actor.observation_loss=1"], temporary) as run:
+            batches = [await run.collector.next_batch() for _ in range(BATCHES)]
+    episodes = [episode for batch in batches for episode in batch.trajectories if episode.actions.size]
+    return [curves.learned(one, (one.action_mask | one.observation_mask).astype(np.float32)) for one in episodes]
+
+
+def start_of(family: str, seed: int, knowing: bool, options: argparse.Namespace) -> Path:
+    """Return the policy that the runs of a seed start from, made unless it is there."""
+    start = curves.start_of(family, seed, options.starts)
+    folder: Path = options.starts / f"{family}-{seed}-knowing"
+    if not knowing:
+        return start
+    if not folder.exists():
+        env = (*FAMILIES[family].env, *FAMILIES[family].common)
+        common = (*curves.SETTINGS, "warm_start.enable=false", f"trainer.seed={seed}", f"model.path={start}")
+        examples = asyncio.run(own_episodes((*env, *common)))
+        config = resolve([env[0], f"model.path={start}", "model.device=cpu", "trainer.threads=1", *LEARN], SFTConfig)[0]
+        policy = load_policy(config.model, lambda: iter(()), max_context=curves.context_of(family), seed=seed)
+        losses: list[float] = []
+        section = (config.sft, config.model, config.trainer)
+        fit(policy, examples, *section, seed=seed, on_step=lambda step, metrics: losses.append(metrics["loss"]))
+        print(f"{folder}: loss {losses[0]:.2f} -> {np.mean(losses[-20:]):.2f} on {len(examples)} episodes", flush=True)
+        unfinished = folder.with_suffix(".new")
+        tiny.save(unfinished, policy.model, policy.tokenizer)
+        unfinished.replace(folder)
+    return folder
+
+
+def run(family: str, knowing: bool, weight: float, seed: int, options: argparse.Namespace) -> None:
     """Make a run, or the rest of it, and save its line of the results."""
-    folder = options.folder / f"{family}-{weight:g}-{seed}"
+    folder = options.folder / f"{family}-{weight:g}-{seed}{'-knowing' if knowing else ''}"
     place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
-    start = f"model.path={curves.start_of(family, seed, options.starts)}"
+    start = f"model.path={start_of(family, seed, knowing, options)}"
     try:
         curves.call("trainers.ppo", *place, start, *arguments_of(family, weight, options))
     finally:  # what an interrupted run has measured is there, too
         if curves.measured(folder):
             curve, reported, _ = curves.curve_of(folder, *REPORTED)
-            row = {"family": family, "weight": weight, "seed": seed, "curve": curve}
+            row = {"family": family, "knowing": knowing, "weight": weight, "seed": seed, "curve": curve}
             row |= {"tokens": tokens_to(row) if curve else None, **reported, "overrides": options.overrides}
-            curves.save(row, options.results, ("family", "weight", "seed"))
+            curves.save(row, options.results, ("family", "knowing", "weight", "seed"))
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print a line for each run."""
-    print("family        weight  seed  tokens to 90 %  score           cross-entropy    share of the gradient")
-    for row in sorted(rows, key=lambda row: (row["family"], row["weight"], row["seed"])):
+    print("family        knows  weight  seed  tokens to 90 %  score           cross-entropy    share of the gradient")
+    for row in sorted(rows, key=lambda row: (row["family"], row["knowing"], row["weight"], row["seed"])):
         if not row["curve"]:
             continue
         nll, share = row["observation_nll"], row["observation_gradient"]
         tokens = "-" if row["tokens"] is None else f"{row['tokens']:,.0f}"
+        knows = "yes" if row["knowing"] else "no"
+        scores = f"{row['curve'][0][1]:+.2f} -> {row['curve'][-1][1]:+.2f}"
         print(
-            f"{row['family']:<12}  {row['weight']:<6g}  {row['seed']:>4}  {tokens:>14}  {row['curve'][0][1]:+.2f} -> "
-            f"{row['curve'][-1][1]:+.2f}  "
+            f"{row['family']:<12}  {knows:<5}  {row['weight']:<6g}  {row['seed']:>4}  {tokens:>14}  {scores}  "
             + (f"{nll[0]:.3f} -> {nll[-1]:.3f}  {share[0]:.2f} -> {share[-1]:.2f}" if nll else "")
         )
 
@@ -80,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--families", type=lambda text: text.split(","), default=[*CHOSEN], metavar="NAME,...")
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--every", type=int, default=5, help="iterations between validations")
+    knowing: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "no,yes", "default": [*KNOWING]}
+    parser.add_argument("--knowing", **knowing, help="whether the policy has learned to predict the environment")
     parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
     parser.add_argument("--folder", type=Path, default=Path("outputs/observation_loss"))
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/observation_loss.jsonl"))
@@ -88,9 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.families if name not in CHOSEN]:
         parser.error(f"--families: {unknown[0]!r} is not one of {', '.join(CHOSEN)}")
+    if unknown := [name for name in options.knowing if name not in KNOWING]:
+        parser.error(f"--knowing: {unknown[0]!r} is not one of {', '.join(KNOWING)}")
     if not options.report:
-        for family, seed, weight in itertools.product(options.families, options.seeds, options.weights):
-            run(family, weight, seed, options)
+        choices = (options.knowing, options.seeds, options.weights)
+        for family, (knowing, seed, weight) in itertools.product(options.families, itertools.product(*choices)):
+            run(family, KNOWING[knowing], weight, seed, options)
     report(curves.saved(options.results))
     return 0
 

@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.curves import learned
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import run as play_all
@@ -275,20 +276,9 @@ def predicted(example: Example, weight: float) -> Example:
     if not weight:
         return example
     trajectory = example.trajectory
-    actions = np.arange(len(trajectory.token_ids)) > 0  # nothing stands before the first token
-    weights = np.full(len(actions), weight, np.float32)
+    weights = np.full(len(trajectory.token_ids), weight, np.float32)
     weights[trajectory.actions] = example.weights
-    whole = replace(
-        trajectory,
-        action_mask=actions,
-        logprobs=np.zeros(len(actions), np.float32),
-        weight_version=np.where(actions, 0, -1).astype(np.int32),
-        turn_id=np.where(actions, 0, -1).astype(np.int32),
-        turn_rewards=np.zeros(1),
-        turn_terms=(),
-        turn_moves=(),
-    )
-    return Example(whole, weights[1:])
+    return learned(trajectory, weights)
 
 
 def spans_of(actions: NDArray[np.bool_]) -> list[slice]:
