@@ -143,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--knowing: {unknown[0]!r} is not one of {', '.join(KNOWING)}")
     if not options.report:
         choices = (options.knowing, options.seeds, options.weights)
-        for family, (knowing, seed, weight) in itertools.product(options.families, itertools.product(*choices)):
-            run(family, KNOWING[knowing], weight, seed, options)
+        for family, (knows, seed, weight) in itertools.product(options.families, itertools.product(*choices)):
+            run(family, KNOWING[knows], weight, seed, options)
     report(curves.saved(options.results))
     return 0
 
