@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,19 +154,35 @@ class RayRanks:
 
     def aside(self, method: str, *args: Any, ranks: Sequence[int] = (0,)) -> list[Any]:
         """Run something short on ranks beside their current call. Raises RankError if a rank died, or its own error."""
-        group = {"concurrency_group": "pulse"}
-        refs = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
         answers = []
-        for rank, ref in refs.items():
-            try:
-                answers.append(self._ray.get(ref, timeout=self._silence))
-            except self._ray.exceptions.GetTimeoutError as error:
-                raise RankError(f"{self.name(rank)} sent no heartbeat for {self._silence:g} s") from error
-            except self._ray.exceptions.RayError as error:
-                raise RankError(f"{self.name(rank)} died: {error_summary(error)}") from error
+        for rank, ref in self._aside(method, args, ranks):
+            answers.append(self._answer(rank, ref))
             if isinstance(answers[-1], Failure):
-                raise answers[-1].error or RankError(f"{self.name(rank)} raised:\n{answers[-1].text}")
+                # No RankError: a rank that can say so is alive.
+                raise answers[-1].error or RuntimeError(f"{self.name(rank)} raised:\n{answers[-1].text}")
         return answers
+
+    def deaths(self) -> list[str]:
+        """Return a sentence for each rank that is dead or silent."""
+        sentences = []
+        for rank, ref in self._aside("pulse", (), range(self.count)):
+            try:
+                self._answer(rank, ref)
+            except RankError as death:
+                sentences.append(str(death))
+        return sentences
+
+    def _aside(self, method: str, args: tuple[Any, ...], ranks: Iterable[int]) -> list[tuple[int, Any]]:
+        group = {"concurrency_group": "pulse"}
+        return [(rank, self._actors[rank].aside.options(**group).remote(method, *args)) for rank in ranks]
+
+    def _answer(self, rank: int, ref: Any) -> Any:
+        try:
+            return self._ray.get(ref, timeout=self._silence)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise RankError(f"{self.name(rank)} sent no heartbeat for {self._silence:g} s") from error
+        except self._ray.exceptions.RayError as error:
+            raise RankError(f"{self.name(rank)} died: {error_summary(error)}") from error
 
     def kill(self) -> None:
         for actor in self._actors:
@@ -290,12 +306,11 @@ class LearnerGroup:
             raise
         except Exception as error:
             cause = error
-            if snapshot and not isinstance(error, RankError):  # a survivor's error is often not the cause
-                with contextlib.suppress(Exception):
-                    try:
-                        await in_thread(lambda: self.ranks.aside("pulse", ranks=range(self.count)))
-                    except RankError as death:
-                        cause = death
+            if snapshot:  # what a survivor says, and its own end, are often not the cause
+                deaths: list[str] = []
+                with contextlib.suppress(Exception):  # Ray itself may have ended
+                    deaths = await in_thread(self.ranks.deaths)
+                cause = RankError("; ".join(deaths)) if deaths else error
             if isinstance(cause, RankError):  # the other ranks would block their receivers until the timeout
                 self.end(f"while sending weights, {cause}")
             raise SourceLostError(f"the learner could not send its weights: {cause}") from cause

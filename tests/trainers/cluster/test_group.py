@@ -19,7 +19,7 @@ from ray_here import local_ray
 from weight_workers import Workers
 
 from trainers.checkpoints import Checkpoints
-from trainers.cluster.group import LearnerGroup, RankError, RayRanks
+from trainers.cluster.group import Event, LearnerGroup, RankError, RayRanks
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
@@ -316,6 +316,42 @@ def test_hanging_rank_is_named_not_the_waiting(group):
         assert_gone(pid(made, 0), pid(made, 1))
     finally:
         made.close()
+
+
+class DyingRanks:
+    """Ranks of which all die while they send, and rank 0 is the first that says so."""
+
+    count = 2
+
+    def name(self, rank: int) -> str:
+        return f"learner rank {rank}"
+
+    def post(self, number: int, method: str, args: object, kwargs: object) -> None:
+        value = {"critic": False, "reference": False, "places": []}
+        self.events = [Event(rank, "done", number, value) for rank in range(2)]
+
+    def poll(self, timeout: float) -> list[Event]:
+        return self.events
+
+    def aside(self, method: str, *args: object, ranks: object = (0,)) -> list[object]:
+        if method == "published":
+            raise RankError("learner rank 0 died: it lost its connection")
+        return []
+
+    def deaths(self) -> list[str]:
+        return ["learner rank 0 died: it lost its connection", "learner rank 1 died: it was killed"]
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_every_dead_rank_is_named():
+    made = LearnerGroup(DyingRanks(), ClusterSection(), None, None)
+    with pytest.raises(SourceLostError, match=r"rank 0 died.*; learner rank 1 died: it was killed"):
+        asyncio.run(made.send(0, (), snapshot=True))
+    with pytest.raises(RankError, match="learner rank 1 died"):
+        made.values([])
 
 
 @pytest.mark.parametrize("snapshot", [pytest.param(False, marks=pytest.mark.slow), True])
