@@ -37,8 +37,10 @@ from trainers.command_line import resolve
 from trainers.config import SFTConfig
 from trainers.models import tiny
 from trainers.models.policy import load as load_policy
+from trainers.ppo import publish
 from trainers.rollout.demonstrations import Example
 from trainers.sft import fit
+from trainers.trajectory import Trajectory
 
 #: By family: the learning rate.
 CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4"}
@@ -60,10 +62,13 @@ def arguments_of(family: str, weight: float, options: argparse.Namespace) -> lis
 
 async def own_episodes(words: Sequence[str]) -> list[Example]:
     """Play batches of episodes; return them as examples of which replies and observations are imitated."""
+    episodes: list[Trajectory] = []
     with tempfile.TemporaryDirectory() as temporary:
         async with started([*words, "actor.observation_loss=1"], temporary) as run:
-            batches = [await run.collector.next_batch() for _ in range(BATCHES)]
-    episodes = [episode for batch in batches for episode in batch.trajectories if episode.actions.size]
+            for _ in range(BATCHES):
+                batch = await run.collector.next_batch()
+                episodes += [episode for episode in batch.trajectories if episode.actions.size]
+                await publish(run, batch)  # the same weights: the next batch waits for an update
     return [curves.learned(one, (one.action_mask | one.observation_mask).astype(np.float32)) for one in episodes]
 
 
