@@ -47,8 +47,8 @@ CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4"}
 #: What a run reports of its observations, by the last part of the metric's name.
 REPORTED = ("observation_nll", "observation_gradient", "observation_share")
 #: Batches of a policy's own episodes from which it learns what the environment says, and settings of that.
-BATCHES = 12
-LEARN = ("sft.steps=400", "sft.batch_size=16", "sft.lr=5e-4", "sft.lr_warmup_steps=10")
+BATCHES = 6
+LEARN = ("sft.steps=150", "sft.batch_size=16", "sft.lr=1e-3", "sft.lr_warmup_steps=10")
 KNOWING = {"no": False, "yes": True}
 
 
