@@ -61,7 +61,11 @@ def main() -> NoReturn:
             os.close(job["group"])
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
+            if job["shell"]:
+                import shell_init  # before the files of the host are gone
             _launch(job, pid_fd)
+        if job["shell"]:
+            shell_init.serve(job)
         _init(job, status_fd)
     except (OSError, ValueError) as error:
         _say(status_fd, f"failed {error}")

@@ -1,0 +1,337 @@
+"""Commands of a shell, each in a box of its own, started by a process that stays: the inner part of :mod:`.shell`.
+
+Imported by :mod:`.container_init` before it makes the outer box, which has the system's programs and no writable file.
+The process below, the *server*, is process 1 of that box and runs no code of a command. For each request it starts the
+*init*: process 1 of new namespaces of processes, mounts and IPC, with a new file system in memory for the folders
+``/work`` and ``/tmp``. The init writes the files, starts bash as an unprivileged user under limits and the filter of
+system calls, reads its output, kills whatever it left, and then, when nothing else runs, reads the files that changed.
+
+It follows no link in these folders, and holds to its own limits what it reads there.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import ctypes
+import json
+import marshal
+import os
+import select
+import stat
+import time
+
+import container_init as box  # the folder of these files is on the path; here they are in no package
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+#: Descriptors of bash: it writes its state to the first, and reads the state and the command from the second.
+_SAVE_FD, _LOAD_FD = 250, 251
+#: A command is stopped when it has written this many times the output that is kept.
+_FLOOD = 256
+_CHUNK = 1 << 16
+_PAGE = 4096
+_LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
+#: Room for the shell's state and the command, beside the files.
+_SPARE_BYTES, _SPARE_INODES = 8 << 20, 64
+_NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
+_CLOCK_REALTIME_COARSE = 5  # the clock of file times
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def serve(job: dict[str, Any]) -> NoReturn:
+    """Answer requests until there are no more; each is 8 bytes of length and a marshalled mapping.
+
+    An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
+    contents that it speaks of. Where there is no box, it is ``f``, a length, and the reason.
+    """
+    for folder in (job["folder"], *job["writable"]):
+        box._read_only(folder)  # these are seen through a command's own, or covered by them
+    proc = _mount_proc()
+    os.write(1, b"ready\n")
+    while len(size := _exactly(8)) == 8:
+        request = marshal.loads(_exactly(int.from_bytes(size, "little")))
+        runner = os.fork()
+        if runner == 0:
+            _run_in_namespaces(job, request, proc)
+        os.waitpid(runner, 0)
+    os._exit(0)
+
+
+def _exactly(size: int) -> bytes:
+    """Read so many bytes of the requests; fewer at their end."""
+    parts = []
+    while size and (chunk := os.read(0, min(size, 1 << 20))):
+        parts.append(chunk)
+        size -= len(chunk)
+    return b"".join(parts)
+
+
+def _answer(kind: bytes, *parts: bytes) -> None:
+    rest = memoryview(kind + b"".join(len(part).to_bytes(8, "little") for part in parts) + b"".join(parts))
+    while rest:
+        rest = rest[os.write(1, rest) :]
+
+
+def _mount_proc() -> bool:
+    """Mount ``/proc`` of these processes; return whether the kernel permits that, which in most containers it does not."""
+    flags = box._MS_NOSUID | box._MS_NODEV | box._MS_NOEXEC
+    return _libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0
+
+
+def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any], proc: bool) -> NoReturn:
+    try:
+        box._die_with_parent()
+        box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
+        init = os.fork()
+        if init:
+            os.waitpid(init, 0)
+            os._exit(0)
+        box._die_with_parent()
+        _run(job, request, proc)
+    except (OSError, ValueError) as error:
+        _answer(b"f", str(error).encode())
+    finally:
+        os._exit(1)
+
+
+# ------------------------------------------------------------------ one command
+
+
+def _run(job: dict[str, Any], request: dict[str, Any], proc: bool) -> None:
+    # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
+    files = request["files"]
+    root = _mount_files(job, files, proc)
+    load, save = _unnamed_file(), _unnamed_file()
+    os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
+    os.lseek(load, 0, os.SEEK_SET)
+    written = {path: os.lstat(path) for path, kind, *_ in files if kind == "file"}
+    began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
+    output, far_end = os.pipe()
+    bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
+    os.close(far_end)
+    os.write(1, b"s")
+    kept = Output(request["output_bytes"])
+    stopped = _watch(bash, output, kept, request["wall_s"])
+    code, left = _end_all(bash)
+    while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
+        kept.add(chunk)
+    os.chdir(root)
+    found, contents, lost, missing = _read_files(job, files, written, began, request["now_ns"])
+    saved = os.pread(save, request["state_bytes"] + 1, 0)
+    head, tail = kept.parts()
+    result = {
+        "code": code,
+        "stopped": stopped,
+        "left": left,
+        "omitted": kept.omitted,
+        "sizes": [len(head), len(tail), len(saved)],
+        "files": found,
+        "removed": missing,
+        "lost": lost,
+    }
+    _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
+
+
+def _mount_files(job: dict[str, Any], files: Sequence[Any], proc: bool) -> int:
+    """Mount the file system, write the files, and bind its folders to their places; return it as an open folder."""
+    uid, gid = job["user"]
+    size, inodes = job["disk"] + _SPARE_BYTES, job["inodes"] + _SPARE_INODES
+    box._tmpfs(job["folder"], f"mode=0755,uid={uid},gid={gid},size={size},nr_inodes={inodes}")
+    root = os.open(job["folder"], os.O_RDONLY | os.O_DIRECTORY)
+    os.chdir(root)
+    os.umask(0)
+    privileged = os.getuid() != uid
+    if privileged:  # so that the files are the command's
+        os.setegid(gid)
+        os.seteuid(uid)
+    try:
+        _write_files(files)
+    finally:
+        if privileged:
+            os.seteuid(0)
+            os.setegid(0)
+    for folder in job["folders"]:
+        source = os.fsencode(job["folder"] + folder)
+        box._call(f"mount({folder}, bind)", _libc.mount(source, os.fsencode(folder), None, box._MS_BIND, None))
+    box._call("umount2(box)", _libc.umount2(os.fsencode(job["folder"]), box._MNT_DETACH))
+    if proc and not _mount_proc():
+        raise OSError("mount(/proc) failed in the namespaces of a command")
+    return root
+
+
+def _write_files(files: Sequence[Any]) -> None:
+    folders = []
+    for path, kind, mode, mtime_ns, content in files:
+        if kind == "folder":
+            os.mkdir(path, 0o700)
+            folders.append((path, mode, mtime_ns))
+        elif kind == "link":
+            os.symlink(content, os.fsencode(path))
+            os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+        else:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+            os.close(fd)
+    for path, mode, mtime_ns in reversed(folders):
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        os.chmod(path, mode)
+
+
+def _unnamed_file() -> int:
+    return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
+def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[int, int]) -> int:
+    """Start bash and return its process id."""
+    trouble = os.pipe()  # closed by exec: what comes through it is why there was none
+    bash = os.fork()
+    if bash == 0:
+        try:
+            for target, source in descriptors.items():
+                os.dup2(source, target)
+            box._become_code({**job, "environment": environment, "folder": "/"})
+        except BaseException as error:
+            os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.close(trouble[1])
+    if problem := os.read(trouble[0], 4096):
+        raise OSError(problem.decode(errors="replace"))
+    os.close(trouble[0])
+    return bash
+
+
+class Output:
+    """The beginning and the end of an output, half of ``most`` bytes each, and how many were omitted between them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.size = most // 2, 0
+        self._head, self._tail = bytearray(), bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        room = self.most - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 4 * self.most:
+            del self._tail[: -self.most]
+
+    def parts(self) -> tuple[bytes, bytes]:
+        return bytes(self._head), bytes(self._tail[-self.most :])
+
+    @property
+    def omitted(self) -> int:
+        return self.size - len(self._head) - min(len(self._tail), self.most)
+
+
+def _watch(bash: int, output: int, kept: Output, wall_s: float) -> str:
+    """Read the output until bash has ended or is to be stopped; return the limit that it met, or an empty text."""
+    deadline = time.monotonic() + wall_s
+    ended = os.pidfd_open(bash)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(output, select.POLLIN)
+    while (remaining := deadline - time.monotonic()) > 0:
+        ready = dict(poll.poll(remaining * 1000))
+        if output in ready:
+            if chunk := os.read(output, _CHUNK):
+                kept.add(chunk)
+            else:
+                poll.unregister(output)
+            if kept.size > _FLOOD * 2 * kept.most:
+                return "output"
+        elif ended in ready:
+            return ""
+    return "wall"
+
+
+def _end_all(bash: int) -> tuple[int, int]:
+    """Kill all other processes; return the exit code of bash, and how many of the others ran still."""
+    code, left = 0, 0
+    pid, status = os.waitpid(bash, os.WNOHANG)
+    try:
+        os.kill(-1, 9)  # all of these namespaces but this process
+    except ProcessLookupError:
+        pass
+    while True:
+        if pid == bash:
+            code = os.waitstatus_to_exitcode(status)
+        elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9:
+            left += 1
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return code, left
+
+
+def _read_files(
+    job: dict[str, Any], files: Sequence[Any], written: dict[str, os.stat_result], began: int, now_ns: int
+) -> tuple[list[Any], list[bytes], list[str], list[str]]:
+    """Read what is in the current folder, and what differs from ``files`` there.
+
+    Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
+    kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are not there any more.
+    """
+    before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in files}
+    found: list[Any] = []
+    contents: list[bytes] = []
+    lost: list[str] = []
+    kept = set()
+    room, names = job["disk"], job["inodes"]
+    waiting = [folder[1:] for folder in reversed(job["folders"])]
+    while waiting:
+        path = waiting.pop()
+        status = os.lstat(path)
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+        # A sparse file has more bytes than it has blocks now, and would need these blocks the next time.
+        needs = 0 if kind == "folder" else -(-status.st_size // _PAGE) * _PAGE
+        if kind is None or names == 0 or needs > room or len(os.fsencode(path)) > _LONGEST:
+            lost.append(path)
+            continue
+        room, names = room - needs, names - 1
+        kept.add(path)
+        if kind == "folder":
+            waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
+        was = before.get(path, (None, 0, 0, b""))
+        if (first := written.get(path)) is not None and _untouched(first, status, began):
+            continue
+        content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
+        # The clock is the host's: what was changed now gets the time of this command.
+        mtime_ns = now_ns if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
+        entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
+        if entry != was:
+            found.append([path, *entry[:3], len(content)])
+            contents.append(content)
+    return found, contents, lost, [path for path in before if path not in kept]
+
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+
+
+def _untouched(first: os.stat_result, now: os.stat_result, began: int) -> bool:
+    """Return whether a file is as it was written: its time of change cannot be set, and is older than the command."""
+    return (
+        first.st_ino == now.st_ino
+        and first.st_ctime_ns == now.st_ctime_ns < began
+        and first.st_size == now.st_size
+        and stat.S_ISREG(now.st_mode)
+    )
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        parts = []
+        while chunk := os.read(fd, 1 << 20):
+            parts.append(chunk)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
