@@ -147,7 +147,11 @@ def shell_layout() -> dict[str, Any]:
             system.append(path)
     packages = [
         folder
-        for pattern in ("/usr/lib/python*/*-packages", "/usr/local/lib/python*/*-packages", "/usr/lib64/python*/*-packages")
+        for pattern in (
+            "/usr/lib/python*/*-packages",
+            "/usr/local/lib/python*/*-packages",
+            "/usr/lib64/python*/*-packages",
+        )
         for folder in sorted(glob.glob(pattern))
         if os.path.isdir(folder) and not os.path.islink(folder)
     ]
@@ -159,8 +163,7 @@ def shell_layout() -> dict[str, Any]:
         "links": tuple(links),
         "devices": _DEVICES,
         "folder": SHELL_ROOT,
-        "writable": (*SHELL_FOLDERS, "/proc"),  # places to mount on
-        "folders": SHELL_FOLDERS,
+        "writable": SHELL_FOLDERS,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import re
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from ..text import digest
 from .backends import choose
 from .box import CONCURRENCY
 from .result import ShellLimits, Status
-from .shell_server import Reply, ShellServer, bash_path
+from .shell_server import Reply, bash_path, start
 from .tree import Entry, Tree
 from .worker import Pool, threads
 
@@ -224,13 +225,12 @@ _cache: OrderedDict[bytes, tuple[ShellState, ShellResult]] = OrderedDict()
 
 @functools.cache
 def _pool(limits: ShellLimits) -> Pool:
-    return Pool(functools.partial(ShellServer, limits), CONCURRENCY, "textenvs-shell")
+    return Pool(functools.partial(start, limits), CONCURRENCY, "textenvs-shell")
 
 
-def _run(
-    limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes
-) -> tuple[ShellState, ShellResult]:
-    finished = _after(limits, state, _pool(limits).ask(request, request["wall_s"]))
+def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes) -> tuple[ShellState, ShellResult]:
+    reply = _pool(limits).ask(request, request["wall_s"])
+    finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
     if finished[1].status in ("ok", "error"):  # how far one that was stopped came depends on the machine
         _cache[key] = finished
         if len(_cache) > CACHE_SIZE:
@@ -261,7 +261,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         notes.append(limits.says(kind, number=-reply.code, name="of the shell itself"))
     elif reply.code == 128 + 24:
         notes.append(limits.says("cpu"))
-    if reply.left:
+    if reply.left and not reply.stopped:
         notes.append("Processes that it left in the background were ended: none lives longer than its command.")
     if reply.lost:
         names = ", ".join(f"/{path}" for path in reply.lost[:3]) + (", ..." if len(reply.lost) > 3 else "")
@@ -269,7 +269,6 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
             f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
             "with paths of at most 3839 bytes."
         )
-    saved = reply.saved.split(b"\0")
     entries = {path: Entry(kind, content, mode, mtime_ns) for path, kind, mode, mtime_ns, content in reply.files}  # type: ignore[arg-type]
     status = reply.code if reply.code is not None and reply.code >= 0 else 0 if reply.code is None else 128 - reply.code
     after = replace(
@@ -278,14 +277,37 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         status=status,
         commands=state.commands + 1,
     )
-    if len(saved) == 5 and saved[3] == b"END" and len(reply.saved) <= STATE_BYTES:
-        options, cwd = saved[1].decode("ascii", "replace"), saved[2].decode("utf-8", "surrogateescape")
-        after = replace(after, script=saved[0], options=options, cwd=cwd or state.cwd)
+    saved = reply.saved.split(b"\0")
+    if len(saved) == 6 and saved[4] == b"END" and len(reply.saved) <= STATE_BYTES:
+        options, cwd = saved[2].decode("ascii", "replace"), saved[3].decode("utf-8", "surrogateescape")
+        after = replace(after, script=_variables(saved[0]) + saved[1], options=options, cwd=cwd or state.cwd)
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
     return after, ShellResult(
         _status(reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
     )
+
+
+#: The beginning of a variable in what ``declare -p`` prints.
+_VARIABLE = re.compile(rb"^declare -[-A-Za-z]+ (\w+)", re.MULTILINE)
+#: Variables that are bash's own, or new for every command.
+_NOT_KEPT = re.compile(
+    rb"_|__shell_\w*|BASH|BASH_\w+|BASHOPTS|BASHPID|COMP_WORDBREAKS|DIRSTACK|EPOCH\w+|EUID|FUNCNAME|GIT_\w+_DATE|GROUPS|"
+    rb"HISTCMD|LINENO|OPTARG|OPTERR|OPTIND|PIPESTATUS|PPID|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|SOURCE_DATE_EPOCH|SRANDOM|UID"
+)
+
+
+def _variables(declared: bytes) -> bytes:
+    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have."""
+    starts = list(_VARIABLE.finditer(declared))
+    places = [*(start.start() for start in starts), len(declared)]
+    kept = [
+        declared[place:end]
+        for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
+        if not _NOT_KEPT.fullmatch(start[1])
+    ]
+    missing = _ENVIRONMENT.keys() - {start[1].decode() for start in starts}
+    return b"".join([*kept, *(f"unset {name}\n".encode() for name in sorted(missing))])
 
 
 def _status(reply: Reply) -> Status:

@@ -19,6 +19,7 @@ import os
 import select
 import stat
 import time
+from contextlib import suppress
 
 import container_init as box  # the folder of these files is on the path; here they are in no package
 
@@ -38,6 +39,7 @@ _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folde
 _SPARE_BYTES, _SPARE_INODES = 8 << 20, 64
 _NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
 _CLOCK_REALTIME_COARSE = 5  # the clock of file times
+_SIGKILL = 9
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,13 +52,12 @@ def serve(job: dict[str, Any]) -> NoReturn:
     """
     for folder in (job["folder"], *job["writable"]):
         box._read_only(folder)  # these are seen through a command's own, or covered by them
-    proc = _mount_proc()
     os.write(1, b"ready\n")
     while len(size := _exactly(8)) == 8:
         request = marshal.loads(_exactly(int.from_bytes(size, "little")))
         runner = os.fork()
         if runner == 0:
-            _run_in_namespaces(job, request, proc)
+            _run_in_namespaces(job, request)
         os.waitpid(runner, 0)
     os._exit(0)
 
@@ -76,13 +77,7 @@ def _answer(kind: bytes, *parts: bytes) -> None:
         rest = rest[os.write(1, rest) :]
 
 
-def _mount_proc() -> bool:
-    """Mount ``/proc`` of these processes; return whether the kernel permits that, which in most containers it does not."""
-    flags = box._MS_NOSUID | box._MS_NODEV | box._MS_NOEXEC
-    return _libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0
-
-
-def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any], proc: bool) -> NoReturn:
+def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any]) -> NoReturn:
     try:
         box._die_with_parent()
         box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
@@ -91,7 +86,7 @@ def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any], proc: bool)
             os.waitpid(init, 0)
             os._exit(0)
         box._die_with_parent()
-        _run(job, request, proc)
+        _run(job, request)
     except (OSError, ValueError) as error:
         _answer(b"f", str(error).encode())
     finally:
@@ -101,16 +96,16 @@ def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any], proc: bool)
 # ------------------------------------------------------------------ one command
 
 
-def _run(job: dict[str, Any], request: dict[str, Any], proc: bool) -> None:
+def _run(job: dict[str, Any], request: dict[str, Any]) -> None:
     # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
     files = request["files"]
-    root = _mount_files(job, files, proc)
+    root = _mount_files(job, files)
     load, save = _unnamed_file(), _unnamed_file()
     os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
     os.lseek(load, 0, os.SEEK_SET)
-    written = {path: os.lstat(path) for path, kind, *_ in files if kind == "file"}
+    written = _inodes(files)
     began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
     output, far_end = os.pipe()
     bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
@@ -138,7 +133,7 @@ def _run(job: dict[str, Any], request: dict[str, Any], proc: bool) -> None:
     _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
 
 
-def _mount_files(job: dict[str, Any], files: Sequence[Any], proc: bool) -> int:
+def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
     """Mount the file system, write the files, and bind its folders to their places; return it as an open folder."""
     uid, gid = job["user"]
     size, inodes = job["disk"] + _SPARE_BYTES, job["inodes"] + _SPARE_INODES
@@ -156,12 +151,12 @@ def _mount_files(job: dict[str, Any], files: Sequence[Any], proc: bool) -> int:
         if privileged:
             os.seteuid(0)
             os.setegid(0)
-    for folder in job["folders"]:
+    for folder in job["writable"]:
         source = os.fsencode(job["folder"] + folder)
         box._call(f"mount({folder}, bind)", _libc.mount(source, os.fsencode(folder), None, box._MS_BIND, None))
     box._call("umount2(box)", _libc.umount2(os.fsencode(job["folder"]), box._MNT_DETACH))
-    if proc and not _mount_proc():
-        raise OSError("mount(/proc) failed in the namespaces of a command")
+    if job["proc"]:
+        box._mount_proc()
     return root
 
 
@@ -184,6 +179,16 @@ def _write_files(files: Sequence[Any]) -> None:
     for path, mode, mtime_ns in reversed(folders):
         os.utime(path, ns=(mtime_ns, mtime_ns))
         os.chmod(path, mode)
+
+
+def _inodes(files: Sequence[Any]) -> dict[str, int]:
+    """Return the inodes of what was written, by path, from the folders' entries."""
+    inodes = {}
+    for path, kind, *_ in files:
+        if kind == "folder":
+            with os.scandir(path) as entries:
+                inodes.update((entry.path, entry.inode()) for entry in entries)
+    return inodes
 
 
 def _unnamed_file() -> int:
@@ -257,14 +262,12 @@ def _end_all(bash: int) -> tuple[int, int]:
     """Kill all other processes; return the exit code of bash, and how many of the others ran still."""
     code, left = 0, 0
     pid, status = os.waitpid(bash, os.WNOHANG)
-    try:
-        os.kill(-1, 9)  # all of these namespaces but this process
-    except ProcessLookupError:
-        pass
+    with suppress(ProcessLookupError):
+        os.kill(-1, _SIGKILL)  # all of these namespaces but this process
     while True:
         if pid == bash:
             code = os.waitstatus_to_exitcode(status)
-        elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9:
+        elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL:
             left += 1
         try:
             pid, status = os.waitpid(-1, 0)
@@ -273,7 +276,7 @@ def _end_all(bash: int) -> tuple[int, int]:
 
 
 def _read_files(
-    job: dict[str, Any], files: Sequence[Any], written: dict[str, os.stat_result], began: int, now_ns: int
+    job: dict[str, Any], files: Sequence[Any], written: dict[str, int], began: int, now_ns: int
 ) -> tuple[list[Any], list[bytes], list[str], list[str]]:
     """Read what is in the current folder, and what differs from ``files`` there.
 
@@ -285,15 +288,21 @@ def _read_files(
     contents: list[bytes] = []
     lost: list[str] = []
     kept = set()
+    roots = {folder[1:] for folder in job["writable"]}
     room, names = job["disk"], job["inodes"]
-    waiting = [folder[1:] for folder in reversed(job["folders"])]
+    waiting = [folder[1:] for folder in reversed(job["writable"])]
     while waiting:
         path = waiting.pop()
         status = os.lstat(path)
         kind = _KINDS.get(stat.S_IFMT(status.st_mode))
         # A sparse file has more bytes than it has blocks now, and would need these blocks the next time.
         needs = 0 if kind == "folder" else -(-status.st_size // _PAGE) * _PAGE
-        if kind is None or names == 0 or needs > room or len(os.fsencode(path)) > _LONGEST:
+        if (
+            kind is None
+            or (names <= len(roots) and path not in roots)
+            or needs > room
+            or len(os.fsencode(path)) > _LONGEST
+        ):
             lost.append(path)
             continue
         room, names = room - needs, names - 1
@@ -301,7 +310,8 @@ def _read_files(
         if kind == "folder":
             waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
         was = before.get(path, (None, 0, 0, b""))
-        if (first := written.get(path)) is not None and _untouched(first, status, began):
+        # The time of a file's last change cannot be set, and is older than the command: the file is as it was written.
+        if kind == "file" and written.get(path) == status.st_ino and status.st_ctime_ns < began:
             continue
         content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
         # The clock is the host's: what was changed now gets the time of this command.
@@ -314,16 +324,6 @@ def _read_files(
 
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-
-
-def _untouched(first: os.stat_result, now: os.stat_result, began: int) -> bool:
-    """Return whether a file is as it was written: its time of change cannot be set, and is older than the command."""
-    return (
-        first.st_ino == now.st_ino
-        and first.st_ctime_ns == now.st_ctime_ns < began
-        and first.st_size == now.st_size
-        and stat.S_ISREG(now.st_mode)
-    )
 
 
 def _content(path: str) -> bytes:

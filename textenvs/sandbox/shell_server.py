@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import marshal
 import os
@@ -19,7 +20,12 @@ from .process import START_S, launch
 from .result import SandboxFailure, SandboxUnavailable, ShellLimits
 from .worker import Worker, WorkerDied, WorkerTooLarge
 
-_SCRIPT = Path(__file__).with_name("shell.bash").read_text("utf-8")
+#: What bash is given; the first is in one line, so that errors have the lines of the command.
+_RUN = (
+    'eval "$1"; shift; __shell_return "$__shell_status"; eval "$__shell_options$__shell_command"; '
+    '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; exit "$__shell_status"'
+)
+_PREPARE = Path(__file__).with_name("shell.bash").read_text("utf-8")
 #: Seconds that a box may take for its own work, above a command's.
 _GRACE_S = START_S
 #: MiB for the processes of this package in the box, beside the files that they read and write.
@@ -51,11 +57,11 @@ class Reply:
 class ShellServer(Worker):
     """A started process that runs commands in boxes of their own; one thread at a time may use it."""
 
-    def __init__(self, limits: ShellLimits) -> None:
-        argv = [bash_path(), "--noprofile", "--norc", "-c", _SCRIPT, "bash"]
+    def __init__(self, limits: ShellLimits, *, proc: bool) -> None:
+        argv = [bash_path(), "--noprofile", "--norc", "-c", _RUN, "bash", _PREPARE]
         self._group = None if (parent := cgroup.parent()) is None else cgroup.Group(parent, limits)
         try:
-            process, lines = launch(make_shell_job(argv, limits), stdin=subprocess.PIPE, group=self._group)
+            process, lines = launch(make_shell_job(argv, limits, proc=proc), stdin=subprocess.PIPE, group=self._group)
             memory_mb = limits.memory_mb + 4 * limits.disk_mb + _OVERHEAD_MB
             super().__init__(process, max_bytes=16, lines=lines, memory_mb=memory_mb)
         except BaseException:
@@ -102,6 +108,20 @@ class ShellServer(Worker):
         if self._group is not None:
             self._group.close()
             self._group = None
+
+
+def start(limits: ShellLimits) -> ShellServer:
+    """Start a server; its commands have ``/proc`` where the kernel permits that: in most containers it does not."""
+    return ShellServer(limits, proc=_proc_permitted())
+
+
+@functools.cache
+def _proc_permitted() -> bool:
+    try:
+        ShellServer(ShellLimits(), proc=True).close()
+    except SandboxFailure:
+        return False
+    return True
 
 
 class _Answer:
