@@ -62,7 +62,7 @@ def main() -> NoReturn:
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
             if job["shell"]:
-                import shell_init  # before the files of the host are gone
+                import shell_init  # type: ignore[import-not-found]  # before the files of the host are gone
             _launch(job, pid_fd)
         if job["shell"]:
             shell_init.serve(job)

@@ -105,7 +105,7 @@ class ShellState:
 
 @dataclass(frozen=True)
 class ShellResult:
-    """What a command did.
+    """The result of a command.
 
     Args:
         status: ``"ok"`` (exit code 0), ``"error"`` (another), ``"timeout"``, ``"memory"``, ``"output"`` (far too much),
@@ -132,16 +132,16 @@ class ShellResult:
 
     def describe(self, max_bytes: int = 4000) -> str:
         """Return what a model is shown: output (without its middle, where it is long), notes, exit code and folder."""
-        kept, omitted = self.head + self.tail, self.omitted
-        if omitted or len(kept) > max_bytes:
-            first, last = min((max_bytes + 1) // 2, len(self.head)), min(max_bytes // 2, len(kept) - len(self.head))
+        content, omitted = self.head + self.tail, self.omitted
+        if omitted or len(content) > max_bytes:
+            first, last = min((max_bytes + 1) // 2, len(self.head)), min(max_bytes // 2, len(content) - len(self.head))
             if not omitted:
                 first, last = (max_bytes + 1) // 2, max_bytes // 2
-            left_out = len(kept) - first - last + omitted
-            ends = [part.decode("utf-8", "replace") for part in (kept[:first], kept[len(kept) - last :])]
+            left_out = len(content) - first - last + omitted
+            ends = [part.decode("utf-8", "replace") for part in (content[:first], content[len(content) - last :])]
             text = f"{ends[0]}\n[... {left_out} bytes left out ...]\n{ends[1]}"
         else:
-            text = kept.decode("utf-8", "replace")
+            text = content.decode("utf-8", "replace")
         lines = [text.rstrip("\n")] if text.strip("\n") else []
         lines += [f"[{note}]" for note in self.notes]
         lines.append(f"[exit code {'none' if self.exit_code is None else self.exit_code}, in {self.cwd}]")
@@ -261,10 +261,10 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         notes.append(limits.says(kind, number=-reply.code, name="of the shell itself"))
     elif reply.code == 128 + 24:
         notes.append(limits.says("cpu"))
-    if reply.left and not reply.stopped:
+    if reply.survivors and not reply.stopped:
         notes.append("Processes that it left in the background were ended: none lives longer than its command.")
-    if reply.lost:
-        names = ", ".join(f"/{path}" for path in reply.lost[:3]) + (", ..." if len(reply.lost) > 3 else "")
+    if reply.dropped:
+        names = ", ".join(f"/{path}" for path in reply.dropped[:3]) + (", ..." if len(reply.dropped) > 3 else "")
         notes.append(
             f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
             "with paths of at most 3839 bytes."
@@ -301,13 +301,13 @@ def _variables(declared: bytes) -> bytes:
     """Return the part of ``declare -p`` that the next command is to have, and what it is not to have."""
     starts = list(_VARIABLE.finditer(declared))
     places = [*(start.start() for start in starts), len(declared)]
-    kept = [
+    lines = [
         declared[place:end]
         for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
         if not _NOT_KEPT.fullmatch(start[1])
     ]
     missing = _ENVIRONMENT.keys() - {start[1].decode() for start in starts}
-    return b"".join([*kept, *(f"unset {name}\n".encode() for name in sorted(missing))])
+    return b"".join([*lines, *(f"unset {name}\n".encode() for name in sorted(missing))])
 
 
 def _status(reply: Reply) -> Status:

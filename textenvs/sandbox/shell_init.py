@@ -21,7 +21,7 @@ import stat
 import time
 from contextlib import suppress
 
-import container_init as box  # the folder of these files is on the path; here they are in no package
+import container_init as box  # type: ignore[import-not-found]  # the folder of these files is on the path; here they are in no package
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,24 +111,24 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> None:
     bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
     os.close(far_end)
     os.write(1, b"s")
-    kept = Output(request["output_bytes"])
-    stopped = _watch(bash, output, kept, request["wall_s"])
-    code, left = _end_all(bash)
+    ends = Output(request["output_bytes"])
+    stopped = _watch(bash, output, ends, request["wall_s"])
+    code, survivors = _end_all(bash)
     while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
-        kept.add(chunk)
+        ends.add(chunk)
     os.chdir(root)
-    found, contents, lost, missing = _read_files(job, files, written, began, request["now_ns"])
+    changed, contents, dropped, missing = _read_files(job, files, written, began, request["now_ns"])
     saved = os.pread(save, request["state_bytes"] + 1, 0)
-    head, tail = kept.parts()
+    head, tail = ends.parts()
     result = {
         "code": code,
         "stopped": stopped,
-        "left": left,
-        "omitted": kept.omitted,
+        "survivors": survivors,
+        "omitted": ends.omitted,
         "sizes": [len(head), len(tail), len(saved)],
-        "files": found,
+        "files": changed,
         "removed": missing,
-        "lost": lost,
+        "dropped": dropped,
     }
     _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
 
@@ -183,7 +183,7 @@ def _write_files(files: Sequence[Any]) -> None:
 
 def _inodes(files: Sequence[Any]) -> dict[str, int]:
     """Return the inodes of what was written, by path, from the folders' entries."""
-    inodes = {}
+    inodes: dict[str, int] = {}
     for path, kind, *_ in files:
         if kind == "folder":
             with os.scandir(path) as entries:
@@ -237,7 +237,7 @@ class Output:
         return self.size - len(self._head) - min(len(self._tail), self.most)
 
 
-def _watch(bash: int, output: int, kept: Output, wall_s: float) -> str:
+def _watch(bash: int, output: int, ends: Output, wall_s: float) -> str:
     """Read the output until bash has ended or is to be stopped; return the limit that it met, or an empty text."""
     deadline = time.monotonic() + wall_s
     ended = os.pidfd_open(bash)
@@ -248,10 +248,10 @@ def _watch(bash: int, output: int, kept: Output, wall_s: float) -> str:
         ready = dict(poll.poll(remaining * 1000))
         if output in ready:
             if chunk := os.read(output, _CHUNK):
-                kept.add(chunk)
+                ends.add(chunk)
             else:
                 poll.unregister(output)
-            if kept.size > _FLOOD * 2 * kept.most:
+            if ends.size > _FLOOD * 2 * ends.most:
                 return "output"
         elif ended in ready:
             return ""
@@ -260,7 +260,7 @@ def _watch(bash: int, output: int, kept: Output, wall_s: float) -> str:
 
 def _end_all(bash: int) -> tuple[int, int]:
     """Kill all other processes; return the exit code of bash, and how many of the others ran still."""
-    code, left = 0, 0
+    code, survivors = 0, 0
     pid, status = os.waitpid(bash, os.WNOHANG)
     with suppress(ProcessLookupError):
         os.kill(-1, _SIGKILL)  # all of these namespaces but this process
@@ -268,11 +268,11 @@ def _end_all(bash: int) -> tuple[int, int]:
         if pid == bash:
             code = os.waitstatus_to_exitcode(status)
         elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL:
-            left += 1
+            survivors += 1
         try:
             pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
-            return code, left
+            return code, survivors
 
 
 def _read_files(
@@ -284,10 +284,10 @@ def _read_files(
     kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are not there any more.
     """
     before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in files}
-    found: list[Any] = []
+    changed: list[Any] = []
     contents: list[bytes] = []
-    lost: list[str] = []
-    kept = set()
+    dropped: list[str] = []
+    present = set()
     roots = {folder[1:] for folder in job["writable"]}
     room, names = job["disk"], job["inodes"]
     waiting = [folder[1:] for folder in reversed(job["writable"])]
@@ -303,10 +303,10 @@ def _read_files(
             or needs > room
             or len(os.fsencode(path)) > _LONGEST
         ):
-            lost.append(path)
+            dropped.append(path)
             continue
         room, names = room - needs, names - 1
-        kept.add(path)
+        present.add(path)
         if kind == "folder":
             waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
         was = before.get(path, (None, 0, 0, b""))
@@ -318,9 +318,9 @@ def _read_files(
         mtime_ns = now_ns if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
         entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
         if entry != was:
-            found.append([path, *entry[:3], len(content)])
+            changed.append([path, *entry[:3], len(content)])
             contents.append(content)
-    return found, contents, lost, [path for path in before if path not in kept]
+    return changed, contents, dropped, [path for path in before if path not in present]
 
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}

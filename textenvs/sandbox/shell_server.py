@@ -20,7 +20,7 @@ from .process import START_S, launch
 from .result import SandboxFailure, SandboxUnavailable, ShellLimits
 from .worker import Worker, WorkerDied, WorkerTooLarge
 
-#: What bash is given; the first is in one line, so that errors have the lines of the command.
+#: The arguments of bash; the first is in one line, so that errors have the lines of the command.
 _RUN = (
     'eval "$1"; shift; __shell_return "$__shell_status"; eval "$__shell_options$__shell_command"; '
     '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; exit "$__shell_status"'
@@ -34,12 +34,12 @@ _OVERHEAD_MB = 64
 
 @dataclass(frozen=True)
 class Reply:
-    """What a box says of its command.
+    """The answer of a box to a request.
 
     ``stopped`` is the limit that ended it (``"wall"``, ``"output"``, ``"memory"``), ``"broken"`` where the box ended
     before the command, or empty. ``head``, ``tail`` and ``omitted`` are of the output; ``saved`` is what bash wrote of
     its state. ``files`` are the entries that differ (path, kind, mode, mtime_ns, content), ``removed`` the paths that
-    are gone, ``lost`` those that cannot be kept; ``left`` is how many processes ran still.
+    are gone, ``dropped`` those that cannot be kept; ``survivors`` is how many processes ran still.
     """
 
     stopped: str = ""
@@ -50,8 +50,8 @@ class Reply:
     saved: bytes = b""
     files: tuple[tuple[str, str, int, int, bytes], ...] = ()
     removed: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    left: int = 0
+    dropped: tuple[str, ...] = ()
+    survivors: int = 0
 
 
 class ShellServer(Worker):
@@ -133,9 +133,9 @@ class _Answer:
     def take(self, size: int) -> bytes:
         while len(self._held) < size:
             self._held += next(self._chunks)
-        taken = bytes(self._held[:size])
+        content = bytes(self._held[:size])
         del self._held[:size]
-        return taken
+        return content
 
 
 def _reply(result: Mapping[str, Any], contents: bytes) -> Reply:
@@ -155,8 +155,8 @@ def _reply(result: Mapping[str, Any], contents: bytes) -> Reply:
         saved,
         tuple(files),
         tuple(result["removed"]),
-        tuple(result["lost"]),
-        result["left"],
+        tuple(result["dropped"]),
+        result["survivors"],
     )
 
 

@@ -53,8 +53,8 @@ class Tree(Mapping[str, Entry]):
     """
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
-        given = {} if entries is None else entries
-        self._entries = {path: given[path] for path in sorted(given, key=os.fsencode)}
+        source = {} if entries is None else entries
+        self._entries = {path: source[path] for path in sorted(source, key=os.fsencode)}
         for path in self._entries:
             if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
                 raise ValueError(f"a path of a tree is relative, without '.' and '..', and this is {path!r}")
@@ -100,8 +100,8 @@ class Tree(Mapping[str, Entry]):
         """Return this tree with other entries, and without those at ``removed`` paths."""
         if not entries and not removed:
             return self
-        kept = {path: entry for path, entry in self._entries.items() if path not in removed}
-        return Tree({**kept, **entries})
+        rest = {path: entry for path, entry in self._entries.items() if path not in removed}
+        return Tree({**rest, **entries})
 
     def below(self, folder: str) -> Tree:
         """Return what is in a folder of the tree, as a tree of its own; empty where there is no such folder."""

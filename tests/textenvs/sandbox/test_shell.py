@@ -48,7 +48,7 @@ def test_command_that_changes_nothing_keeps_the_exact_tree(tree):
     assert after.tree.digest == state.tree.digest
 
 
-def test_files_in_the_shell_are_those_of_the_tree():
+def test_shell_has_the_files_of_the_tree():
     modes = {"run.sh": 0o755, "secret": 0o600, "d": 0o750}
     tree = Tree.of({"run.sh": "x", "secret": b"\0\xff", "d/e": ""}, modes=modes, links={"l": "d/e"}, folders=("empty",))
     session = Session()
@@ -107,7 +107,7 @@ def test_files_that_swap_their_names_are_seen():
     assert [work.text(path) for path in ("a/f", "b/f", "g", "h")] == ["two", "one", "four!", "three"]
 
 
-def test_same_size_and_time_do_not_hide_a_change():
+def test_change_of_same_size_and_time_is_seen():
     session = Session({"a": "one", "b": "xyz"})
     session("touch -r b stamp; printf two > a; touch -r stamp a; rm stamp; sed -i s/x/y/ b; touch -r a b")
     assert (session.state.work.text("a"), session.state.work.text("b")) == ("two", "yyz")
@@ -168,7 +168,7 @@ def test_state_lasts_from_command_to_command(change, show, expected):
     assert session(show).output.strip() == expected
 
 
-def test_state_is_as_before_where_it_was_not_written_down():
+def test_unsaved_state_is_the_one_before():
     session = Session()
     session("x=1; cd /tmp")
     for command in ("x=2; exec true", "x=3; kill -9 $$", "set -n"):
