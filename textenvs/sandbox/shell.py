@@ -30,8 +30,8 @@ WORK = "/work"
 CLOCK_S, STEP_S = 1_748_854_800, 60
 #: Bytes of variables and functions that are kept, and of a command.
 STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
-#: Results that a process keeps.
-CACHE_SIZE = 256
+#: Results that a process keeps, and the most bytes of files that one of these may have written.
+CACHE_SIZE, CACHED_BYTES = 256, 1 << 20
 
 _NO_SANDBOX = "There is no shell without isolation."
 _OPTION = re.compile(r"[a-z-]+")
@@ -231,7 +231,8 @@ def _pool(limits: ShellLimits) -> Pool:
 def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes) -> tuple[ShellState, ShellResult]:
     reply = _pool(limits).ask(request, request["wall_s"])
     finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
-    if finished[1].status in ("ok", "error"):  # how far one that was stopped came depends on the machine
+    # How far one that was stopped came depends on the machine.
+    if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
         _cache[key] = finished
         if len(_cache) > CACHE_SIZE:
             _cache.popitem(last=False)

@@ -207,6 +207,14 @@ def test_run_awaits_many_at_once_and_caches():
     assert again[0] is ended[3][0]
 
 
+def test_results_with_much_content_are_not_cached():
+    shell, state = shell_of(), ShellState.of()
+    command = "head -c 1500000 /dev/zero > big"
+    first, second = (shell.run_now(state, command)[0] for _ in range(2))
+    assert first == second
+    assert first is not second
+
+
 def test_pickled_shell_runs():
     shell = pickle.loads(pickle.dumps(shell_of()))
     assert shell.run_now(ShellState.of(), "echo pickled")[1].output == "pickled\n"
