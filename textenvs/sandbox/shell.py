@@ -265,7 +265,9 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
     if reply.survivors and not reply.stopped:
         notes.append("Processes that it left in the background were ended: none lives longer than its command.")
     if reply.dropped:
-        names = ", ".join(f"/{path}" for path in reply.dropped[:3]) + (", ..." if len(reply.dropped) > 3 else "")
+        names = ", ".join(_shown(f"/{path}") for path in reply.dropped[:3]) + (
+            ", ..." if len(reply.dropped) > 3 else ""
+        )
         notes.append(
             f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
             "with paths of at most 3839 bytes."

@@ -57,8 +57,13 @@ def serve(job: dict[str, Any]) -> NoReturn:
         request = marshal.loads(_exactly(int.from_bytes(size, "little")))
         runner = os.fork()
         if runner == 0:
-            _run_in_namespaces(job, request)
-        os.waitpid(runner, 0)
+            code = 1
+            try:
+                code = _run(job, request)
+            finally:
+                os._exit(code)
+        if os.waitpid(runner, 0)[1]:
+            os._exit(1)  # there was no answer, and the host sees that none comes
     os._exit(0)
 
 
@@ -77,47 +82,41 @@ def _answer(kind: bytes, *parts: bytes) -> None:
         rest = rest[os.write(1, rest) :]
 
 
-def _run_in_namespaces(job: dict[str, Any], request: dict[str, Any]) -> NoReturn:
-    try:
-        box._die_with_parent()
-        box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
-        init = os.fork()
-        if init:
-            os.waitpid(init, 0)
-            os._exit(0)
-        box._die_with_parent()
-        _run(job, request)
-    except (OSError, ValueError) as error:
-        _answer(b"f", str(error).encode())
-    finally:
-        os._exit(1)
-
-
 # ------------------------------------------------------------------ one command
 
 
-def _run(job: dict[str, Any], request: dict[str, Any]) -> None:
-    # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
-    files = request["files"]
-    root = _mount_files(job, files)
-    load, save = _unnamed_file(), _unnamed_file()
-    os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
-    os.lseek(load, 0, os.SEEK_SET)
-    written = _inodes(files)
-    began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
-    output, far_end = os.pipe()
-    bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
+def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
+    """Answer a request in new namespaces; return 0 in this process and in their first one where there is an answer."""
+    try:
+        box._die_with_parent()
+        box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
+        if init := os.fork():
+            return int(os.waitpid(init, 0)[1] != 0)
+        box._die_with_parent()
+        # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
+        root = _mount_files(job, request["files"])
+        load, save = _unnamed_file(), _unnamed_file()
+        os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
+        os.lseek(load, 0, os.SEEK_SET)
+        inodes = _inodes(request["files"])
+        began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
+        output, far_end = os.pipe()
+        bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
+    except (OSError, ValueError) as error:
+        _answer(b"f", str(error).encode())
+        return 0
     os.close(far_end)
     os.write(1, b"s")
+    # An exception from here on ends the server without an answer: no command escapes its result by causing one.
     ends = Output(request["output_bytes"])
     stopped = _watch(bash, output, ends, request["wall_s"])
     code, survivors = _end_all(bash)
     while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
         ends.add(chunk)
     os.chdir(root)
-    changed, contents, dropped, missing = _read_files(job, files, written, began, request["now_ns"])
+    changed, contents, dropped, missing = _read_files(job, request, inodes, began)
     saved = os.pread(save, request["state_bytes"] + 1, 0)
     head, tail = ends.parts()
     result = {
@@ -131,6 +130,7 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> None:
         "dropped": dropped,
     }
     _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
+    return 0
 
 
 def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
@@ -276,14 +276,14 @@ def _end_all(bash: int) -> tuple[int, int]:
 
 
 def _read_files(
-    job: dict[str, Any], files: Sequence[Any], written: dict[str, int], began: int, now_ns: int
+    job: dict[str, Any], request: dict[str, Any], inodes: dict[str, int], began: int
 ) -> tuple[list[Any], list[bytes], list[str], list[str]]:
-    """Read what is in the current folder, and what differs from ``files`` there.
+    """Read what is in the current folder and differs from the request's ``files``, which were written as ``inodes``.
 
     Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
-    kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are not there any more.
+    kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are gone.
     """
-    before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in files}
+    before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in request["files"]}
     changed: list[Any] = []
     contents: list[bytes] = []
     dropped: list[str] = []
@@ -311,11 +311,11 @@ def _read_files(
             waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
         was = before.get(path, (None, 0, 0, b""))
         # The time of a file's last change cannot be set, and is older than the command: the file is as it was written.
-        if kind == "file" and written.get(path) == status.st_ino and status.st_ctime_ns < began:
+        if kind == "file" and inodes.get(path) == status.st_ino and status.st_ctime_ns < began:
             continue
         content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
         # The clock is the host's: what was changed now gets the time of this command.
-        mtime_ns = now_ns if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
+        mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
         entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
         if entry != was:
             changed.append([path, *entry[:3], len(content)])

@@ -1,9 +1,12 @@
 """Commands that mean harm to what lasts of a shell: each is stopped, said in words, and ends with its command."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -206,6 +209,31 @@ def test_ended_server_runs_no_command():
     server.close()
 
 
+def test_box_that_ends_during_a_command_is_a_result(session):
+    """Otherwise a command that breaks its box would escape its score."""
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(session, "exec -a breaks-its-box sleep 60")
+        _wait_for(lambda: _named("breaks-its-box"))
+        init = Path(f"/proc/{_named('breaks-its-box')}/stat").read_text().rpartition(")")[2].split()[1]
+        os.kill(int(init), signal.SIGKILL)
+        result = ended.result()
+    assert (result.status, result.exit_code) == ("killed", None)
+    assert "the sandbox ended before the program did" in result.describe()
+    assert session("cat a").output == "one"
+
+
+def test_times_that_no_clock_has_are_kept(session):
+    session("touch -d @-99999999999 early; touch -d @99999999999 late; touch -d @4000000000 later")
+    tree = session.state.work
+    assert [tree[path].mtime_ns // 10**9 for path in ("early", "late", "later")] == [
+        -(10**11) + 1,
+        10**11 - 1,
+        4 * 10**9,
+    ]
+    session("echo after")
+    assert session.state.work == tree
+
+
 def test_nothing_outlives_a_killed_host(tmp_path):
     shell_of()
     code = (
@@ -224,14 +252,13 @@ def test_nothing_outlives_a_killed_host(tmp_path):
     _wait_for(lambda: not _named("outlives-its-host"))
 
 
-def _named(name: str) -> bool:
+def _named(name: str) -> int:
+    """Return the process that was started under this name, or 0."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with suppress(OSError):
             if path.read_bytes().startswith(name.encode()):
-                return True
-        except OSError:
-            continue
-    return False
+                return int(path.parent.name)
+    return 0
 
 
 def _wait_for(condition) -> None:
