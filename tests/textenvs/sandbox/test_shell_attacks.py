@@ -109,6 +109,13 @@ def test_memory_hog_is_refused(session):
     assert session("echo after").output == "after\n"
 
 
+def test_memory_of_all_processes_ends_the_command(session):
+    code = "x = bytearray(b'1') * (100 << 20); import time; time.sleep(30)"
+    result = session(f'for n in 1 2 3; do python3 -c "{code}" & done; wait')
+    assert (result.status, result.exit_code) == ("memory", None)
+    assert session("cat a").output == "one"
+
+
 def test_flood_is_stopped(session):
     result = session("yes")
     assert (result.status, result.head[:4]) == ("output", b"y\ny\n")
@@ -202,6 +209,7 @@ def test_box_that_cannot_be_made_is_a_failure(monkeypatch):
 
 
 def test_ended_server_runs_no_command():
+    shell_of()
     server = shell_server.start(SMALL)
     server.kill()
     with pytest.raises(WorkerDied):
@@ -209,7 +217,7 @@ def test_ended_server_runs_no_command():
     server.close()
 
 
-def test_box_that_ends_during_a_command_is_a_result(session):
+def test_box_that_ends_early_is_a_result(session):
     """Otherwise a command that breaks its box would escape its score."""
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(session, "exec -a breaks-its-box sleep 60")
