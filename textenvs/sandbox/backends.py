@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from . import layout, seccomp
 from .process import Run
-from .result import CommandLimits, Limits, SandboxFailure, SandboxUnavailable
+from .result import CommandLimits, Limits, SandboxFailure, SandboxUnavailable, ShellLimits
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
@@ -37,7 +37,7 @@ def make_job(
     """Build the job of a run for :mod:`.container_init`; without ``stdin``, the code has the launcher's."""
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin}
-    job |= {"channel": None, "proc": False}
+    job |= {"channel": None, "proc": False, "shell": False}
     if backend == "unsafe":
         start = str(Path(__file__).resolve().parent / "start")
         environment = layout.environment("", packages, start=start) | {"PATH": "/usr/bin:/bin"}
@@ -64,9 +64,20 @@ def make_command_job(
     """
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": None, "stdin": b"", "port": port}
-    job |= {"proc": proc}
+    job |= {"proc": proc, "shell": False}
     job |= layout.command_layout(paths) | _confined(backend, limits, rlimits, sockets=True)
     return job | {"argv": list(argv), "environment": dict(environment), "disk": limits.disk_mb << 20}
+
+
+def make_shell_job(argv: Sequence[str], limits: ShellLimits, *, proc: bool) -> dict[str, Any]:
+    """Build the job of the process that runs a shell's commands (:mod:`.shell_init`), with ``argv`` for each.
+
+    ``proc`` is whether they have ``/proc``, with their own processes.
+    """
+    rlimits = limits.rlimits()
+    job: dict[str, Any] = {"mode": "namespaces", "rlimits": rlimits, "program": None, "stdin": b"", "channel": None}
+    job |= {"proc": proc, "shell": True, "argv": list(argv), "disk": limits.disk_mb << 20}
+    return job | layout.shell_layout() | _confined("namespaces", limits, rlimits)
 
 
 def _confined(

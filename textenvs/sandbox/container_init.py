@@ -61,7 +61,11 @@ def main() -> NoReturn:
             os.close(job["group"])
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
+            if job["shell"]:
+                import shell_init  # type: ignore[import-not-found]  # before the files of the host are gone
             _launch(job, pid_fd)
+        if job["shell"]:
+            shell_init.serve(job)
         _init(job, status_fd)
     except (OSError, ValueError) as error:
         _say(status_fd, f"failed {error}")
@@ -163,8 +167,7 @@ def _mount(job: dict[str, Any]) -> None:
         _bind(device, device)
     if job["proc"]:
         os.makedirs("/proc", exist_ok=True)
-        flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-        _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", flags, None))
+        _mount_proc()
     for target, path in job["links"]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
@@ -191,6 +194,10 @@ def _tmpfs(target: str, options: str) -> None:
     flags = _MS_NOSUID | _MS_NODEV
     done = _libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode())
     _call(f"mount({target}, tmpfs)", done)
+
+
+def _mount_proc() -> None:
+    _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None))
 
 
 def _read_only(target: str, recursive: int = 0) -> None:

@@ -18,6 +18,9 @@ from typing import Any
 _FOLDER, PROGRAM = "/tmp", "main.py"
 #: The folder of a command, which is its home, too.
 COMMAND_FOLDER = "/sandbox"
+#: The folders of a shell's command, and where their file system is mounted first.
+SHELL_FOLDERS: tuple[str, ...] = ("/work", "/tmp")
+SHELL_ROOT = "/box"
 #: The interpreter inside.
 PYTHON = "/python/bin/python3"
 #: The shared libraries of the interpreter inside.
@@ -124,6 +127,43 @@ def command_layout(paths: Sequence[str]) -> dict[str, Any]:
         "devices": _DEVICES,
         "folder": COMMAND_FOLDER,
         "writable": ("/tmp",) if below else (),
+    }
+
+
+def shell_layout() -> dict[str, Any]:
+    """Return the root of a shell's boxes: the system's programs and libraries, this Python without its packages.
+
+    What is installed beside this process is not there: it may have the environment that is played, and its solutions.
+    """
+    base = layout(())
+    own = [bind for bind in base["binds"] if bind[1].startswith("/python/") and bind[1] != TOOLS]
+    names = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "nix/store", "gnu/store", "etc/alternatives")
+    system: list[str] = []
+    links = [("/tmp", "/dev/shm"), ("python3", "/python/bin/python"), ("/proc/self/fd", "/dev/fd")]
+    for path in (*(f"/{name}" for name in names), "/etc/ld.so.cache"):
+        if os.path.islink(path):
+            links.append((os.readlink(path), path))
+        elif os.path.exists(path):
+            system.append(path)
+    packages = [
+        folder
+        for pattern in (
+            "/usr/lib/python*/*-packages",
+            "/usr/local/lib/python*/*-packages",
+            "/usr/lib64/python*/*-packages",
+        )
+        for folder in sorted(glob.glob(pattern))
+        if os.path.isdir(folder) and not os.path.islink(folder)
+    ]
+    etc = Path(__file__).with_name("etc")
+    binds = [(path, path) for path in system] + [(str(etc / name), f"/etc/{name}") for name in _ETC]
+    return {
+        "binds": (*binds, *own),
+        "hidden": (*base["hidden"], *packages),
+        "links": tuple(links),
+        "devices": _DEVICES,
+        "folder": SHELL_ROOT,
+        "writable": SHELL_FOLDERS,
     }
 
 

@@ -100,6 +100,34 @@ class CommandLimits:
         return {"RLIMIT_DATA" if name == "RLIMIT_AS" else name: bounds for name, bounds in shared.items()}
 
 
+@dataclass(frozen=True)
+class ShellLimits(Limits):
+    """Limits of a command of a shell; see :class:`Limits`.
+
+    Args:
+        memory_mb: MiB of memory of one process (data, not address space), and of all of them together.
+        disk_mb: MiB of all files together, and of each, in blocks of 4 KiB. What is beyond is not kept.
+        output_bytes: Bytes of the output that are kept: of its beginning and of its end, one half each.
+    """
+
+    cpu_s: int = 10
+    wall_s: float = 20.0
+    memory_mb: int = 512
+    processes: int = 48
+    disk_mb: int = 32
+    open_files: int = 256
+    output_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.open_files < 256:
+            raise ValueError(f"ShellLimits: open_files must be at least 256, not {self.open_files}: bash uses 255")
+
+    def rlimits(self) -> dict[str, tuple[int, int]]:
+        """Return the resource limits as (soft, hard) by name."""
+        return {"RLIMIT_DATA" if name == "RLIMIT_AS" else name: pair for name, pair in super().rlimits().items()}
+
+
 _REASONS = {
     "cpu": "Stopped: it used more than {cpu_s} s of CPU time. Look for an endless loop, or compute less.",
     "wall": "Stopped: it ran for more than {wall_s:g} s. Look for an endless loop, or for something it waits for.",

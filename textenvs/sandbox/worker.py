@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import LifoQueue
@@ -33,6 +33,10 @@ T = TypeVar("T")
 
 class WorkerDied(SandboxFailure):
     """The program ended without an answer."""
+
+
+class WorkerTooLarge(WorkerDied):
+    """The program and what it started used too much memory."""
 
 
 class Worker:
@@ -70,18 +74,7 @@ class Worker:
     def ask(self, question: Any, timeout_s: float) -> Any:
         """Return the program's answer to ``question``; both are JSON. The worker is unusable after a TimeoutError."""
         deadline = time.monotonic() + timeout_s
-        text = memoryview(json.dumps(question).encode() + b"\n")
-        fd = self._questions.fileno()
-        os.set_blocking(fd, False)
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_WRITE)
-            while text:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
-                try:
-                    text = text[os.write(fd, text) :]
-                except OSError as error:
-                    raise WorkerDied(self._ended()) from error
+        self._send(json.dumps(question).encode() + b"\n", deadline)
         try:
             return json.loads(self._line(deadline))
         except ValueError as error:
@@ -95,21 +88,43 @@ class Worker:
         while self._lines:
             os.close(self._lines.popitem()[1])
 
-    def _line(self, deadline: float) -> str:
+    def _send(self, content: bytes, deadline: float) -> None:
+        rest = memoryview(content)
+        fd = self._questions.fileno()
+        os.set_blocking(fd, False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_WRITE)
+            while rest:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError
+                try:
+                    rest = rest[os.write(fd, rest) :]
+                except OSError as error:
+                    raise WorkerDied(self._ended()) from error
+
+    def _chunks(self, deadline: float) -> Iterator[bytes]:
+        """Yield what the program writes, as it comes; the program is held to its memory meanwhile."""
         fd = self._answers.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_READ)
-            while b"\n" not in self._held:
+            while True:
                 remaining = deadline - time.monotonic()
                 if selector.select(max(0.0, min(remaining, LOOK_S))):
                     chunk = os.read(fd, CHUNK)
-                    self._held += chunk
-                    if not chunk or len(self._held) > self._max_bytes:
-                        raise WorkerDied(self._ended() if not chunk else "its answer is too long")
+                    if not chunk:
+                        raise WorkerDied(self._ended())
+                    yield chunk
                 elif remaining <= LOOK_S:
                     raise TimeoutError
                 elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
-                    raise WorkerDied("the program used too much memory")
+                    raise WorkerTooLarge("the program used too much memory")
+
+    def _line(self, deadline: float) -> str:
+        chunks = self._chunks(deadline)
+        while b"\n" not in self._held:
+            self._held += next(chunks)
+            if len(self._held) > self._max_bytes:
+                raise WorkerDied("its answer is too long")
         line, _, self._held = self._held.partition(b"\n")
         return line.decode("utf-8", "replace")
 

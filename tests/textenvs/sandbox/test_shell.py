@@ -1,0 +1,267 @@
+"""The shell whose state is a value: what lasts, what is equal, what a model is shown."""
+
+import asyncio
+import copy
+import os
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shells import SMALL, Session, shell_of
+
+from textenvs.sandbox.result import ShellLimits
+from textenvs.sandbox.shell import CLOCK_S, STEP_S, ShellResult, ShellState
+from textenvs.sandbox.tree import Entry, Tree
+
+# ------------------------------------------------------------------ files
+
+names = st.sampled_from(["a", "b", ".c", "two words", "new\nline", "-r", "ü", os.fsdecode(b"\xff"), "*", "'"])
+times = st.integers(0, 2**31).map(lambda seconds: seconds * 10**9 + 5)
+leaves = st.one_of(
+    st.builds(Entry, st.just("file"), st.binary(max_size=40), st.integers(0, 0o777), times),
+    st.builds(
+        Entry, st.just("link"), st.sampled_from([b"a", b"../..", b"/etc/passwd", b"nowhere"]), st.just(0o777), times
+    ),
+)
+folders = st.builds(Entry, st.just("folder"), st.just(b""), st.integers(0, 0o777), times)
+
+
+@st.composite
+def trees(draw):
+    entries = {}
+    for folder in ("", "d", "d/e", "d/e/f"):
+        if folder:
+            entries[folder] = draw(folders)
+        for name in draw(st.lists(names, max_size=4)):
+            entries[f"{folder}/{name}".lstrip("/")] = draw(leaves)
+    return Tree(entries)
+
+
+@settings(max_examples=25, deadline=None)
+@given(trees())
+def test_command_that_changes_nothing_keeps_the_exact_tree(tree):
+    state = ShellState.of(tree)
+    after, result = shell_of().run_now(state, ":")
+    assert result.status == "ok"
+    assert after.tree == state.tree
+    assert after.tree.digest == state.tree.digest
+
+
+def test_shell_has_the_files_of_the_tree():
+    modes = {"run.sh": 0o755, "secret": 0o600, "d": 0o750}
+    tree = Tree.of({"run.sh": "x", "secret": b"\0\xff", "d/e": ""}, modes=modes, links={"l": "d/e"}, folders=("empty",))
+    session = Session()
+    session.state = ShellState.of(tree)
+    result = session("find . -mindepth 1 -printf '%P %y %m %s %T@ %l\\n' | sort")
+    letter = {"file": "f", "folder": "d", "link": "l"}
+    lines = []
+    for path, entry in tree.items():
+        size, target = len(entry.content), entry.content.decode() if entry.kind == "link" else ""
+        if entry.kind != "folder":
+            lines.append(f"{path} {letter[entry.kind]} {entry.mode:o} {size} {CLOCK_S}.0000000000 {target}")
+    shown = [line for line in result.output.splitlines() if line.split()[1] != "d"]
+    assert shown == sorted(lines)
+    assert "empty d 755" in result.output
+    assert "d d 750" in result.output
+
+
+commands = st.sampled_from(
+    [
+        "echo one > a",
+        "echo two >> a; mkdir -p d/e",
+        "mv a d/ 2>/dev/null; mv d z",
+        "rm -rf d z",
+        "ln -s a link; touch -d 2001-02-03 a",
+        "ln a hard; chmod 000 a",
+        "cd d && x=$((x + 1))",
+        "printf x > $'new\\nline'; export Y=\"$x$x\"",
+        "f() { echo $x; }; chmod 500 .",
+        "chmod 700 /work; cp -p a b; : > c",
+        "echo $RANDOM > random; ls -f",
+    ]
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(commands, min_size=1, max_size=4), commands, commands)
+def test_forks_are_equal_and_diverge_without_each_other(before, one, other):
+    shell, state = shell_of(), ShellState.of()
+    for command in before:
+        state, _ = shell.run_now(state, command)
+    saved = pickle.loads(pickle.dumps(state))
+    assert saved == state
+    assert saved.tree.digest == state.tree.digest
+    first, _ = shell.run_now(state, one)
+    shell.run_now(copy.deepcopy(saved), other)
+    assert state == saved, "a command changed the state that it began from"
+    # Not from the cache: the same command with a comment.
+    again, _ = shell.run_now(saved, f"{one} # again")
+    assert again == first
+
+
+def test_files_that_swap_their_names_are_seen():
+    session = Session({"a/f": "one", "b/f": "two", "g": "three", "h": "four!"})
+    session("mv a c; mv b a; mv c b; mv g i; mv h g; mv i h")
+    work = session.state.work
+    assert [work.text(path) for path in ("a/f", "b/f", "g", "h")] == ["two", "one", "four!", "three"]
+
+
+def test_change_of_same_size_and_time_is_seen():
+    session = Session({"a": "one", "b": "xyz"})
+    session("touch -r b stamp; printf two > a; touch -r stamp a; rm stamp; sed -i s/x/y/ b; touch -r a b")
+    assert (session.state.work.text("a"), session.state.work.text("b")) == ("two", "yyz")
+
+
+def test_changed_files_have_the_time_of_their_command():
+    session = Session({"old": "1"})
+    session("echo 2 > new; mkdir d; touch -d @86400 set")
+    session("echo 3 > newer; test newer -nt new -a new -nt old && echo ordered; echo $SOURCE_DATE_EPOCH")
+    seconds = {path: entry.mtime_ns / 10**9 for path, entry in session.state.work.items()}
+    first, second = CLOCK_S + STEP_S, CLOCK_S + 2 * STEP_S
+    assert seconds == {"old": CLOCK_S, "new": first, "d": first, "set": 86400, "newer": second}
+
+
+def test_tree_refuses_paths_that_lead_out_of_it():
+    for path in ("/a", "../a", "a/../b", "./a", "a//b", "", "a\0b"):
+        with pytest.raises(ValueError, match="a path of a tree"):
+            Tree({path: Entry("file")})
+    with pytest.raises(ValueError, match="is in no folder"):
+        Tree({"a": Entry("file"), "a/b": Entry("file")})
+
+
+def test_tree_below_and_sizes():
+    tree = Tree.of({"a/b/c": "123", "a/d": "4", "ab": "5"})
+    assert dict(tree.below("a").items()).keys() == {"b", "b/c", "d"}
+    assert tree.size == 5
+    assert tree.text("a/d") == "4"
+    assert tree.text("a") is None
+
+
+# ------------------------------------------------------------------ state of the shell
+
+
+@pytest.mark.parametrize(
+    ("change", "show", "expected"),
+    [
+        ("x='a b'; y=$'l1\\nl2 \"q\" $x'", 'echo "$x|$y"', 'a b|l1\nl2 "q" $x'),
+        ("export E=1", "printenv E", "1"),
+        ("x=1; unset x HOME", 'echo "${x-none} ${HOME-none}"', "none none"),
+        ("a=(1 'b c'); declare -A m=([k]='v w')", 'echo "${a[1]} ${m[k]}"', "b c v w"),
+        ("declare -i n=3; readonly r=4", 'n+=1; echo "$n $r"; r=5', "4 4\nbash: line 1: r: readonly variable"),
+        ("f() { echo \"got $1\"; }; export -f f", "f 1; bash -c 'f 2'", "got 1\ngot 2"),
+        ("mkdir -p 'x y'; cd 'x y'", "pwd", "/work/x y"),
+        ("umask 077", "umask", "0077"),
+        ("set -o pipefail; shopt -s nullglob", "false | true; echo $? none*", "1"),
+        ("shopt -s expand_aliases; alias hi='echo hello'", "hi", "hello"),
+        ("IFS=,; set -f", 'v="a,b"; echo $v *', "a b *"),
+        ("(exit 7)", "echo $?", "7"),
+        ("cd /tmp; echo kept > t", "cat /tmp/t", "kept"),
+        ("set -e; false; echo not reached", "set +e; echo again", "again"),
+        ("x=1; exit 3", "echo $x", "1"),
+        ("builtin() { :; }; x=1", "echo survived", "survived"),
+    ],
+)  # fmt: skip
+def test_state_lasts_from_command_to_command(change, show, expected):
+    session = Session()
+    session(change)
+    assert session(show).output.strip() == expected
+
+
+def test_unsaved_state_is_the_one_before():
+    session = Session()
+    session("x=1; cd /tmp")
+    for command in ("x=2; exec true", "x=3; kill -9 $$", "set -n"):
+        result = session(command)
+        assert "as they were before the command" in result.describe()
+    assert session("echo $x; pwd").output == "1\n/tmp\n"
+
+
+def test_tools_repeat_themselves():
+    code = "import os; print(hash('a'), os.getpid() > 1)"
+    command = f'echo $RANDOM $$; python3 -c "{code}"; pwd; id -un; locale 2>/dev/null | head -1; ls -l'
+    first, second = Session({"a": "1"}), Session({"a": "1"})
+    assert first(command).output == second(f"{command} # not cached").output
+
+
+def test_git_makes_the_same_commits():
+    command = "git init -q && git add . && git commit -qm first && git rev-parse HEAD"
+    first, second = Session({"a": "1"}), Session({"a": "1"})
+    result = first(command)
+    if "command not found" in result.output:
+        pytest.skip("no git on this machine")
+    assert result.exit_code == 0, result.describe()
+    assert second(f"{command} # not cached").output == result.output
+
+
+def test_run_awaits_many_at_once_and_caches():
+    shell, state = shell_of(), ShellState.of()
+
+    async def run():
+        return await asyncio.gather(*(shell.run(state, f"echo {n}; echo {n} > f") for n in range(6)))
+
+    ended = asyncio.run(run())
+    assert [result.output for _, result in ended] == [f"{n}\n" for n in range(6)]
+    assert [after.work.text("f") for after, _ in ended] == [f"{n}\n" for n in range(6)]
+    again = shell.run_now(state, "echo 3; echo 3 > f")
+    assert again[0] is ended[3][0]
+
+
+def test_results_with_much_content_are_not_cached():
+    shell, state = shell_of(), ShellState.of()
+    command = "head -c 1500000 /dev/zero > big"
+    first, second = (shell.run_now(state, command)[0] for _ in range(2))
+    assert first == second
+    assert first is not second
+
+
+def test_pickled_shell_runs():
+    shell = pickle.loads(pickle.dumps(shell_of()))
+    assert shell.run_now(ShellState.of(), "echo pickled")[1].output == "pickled\n"
+
+
+# ------------------------------------------------------------------ words
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60), st.integers(0, 5), st.integers(2, 50))
+def test_description_counts_what_it_leaves_out(head, tail, omitted, most):
+    if not omitted:
+        head, tail = head + tail, b""
+    head, tail = (part.translate(None, delete=bytes({*range(128, 256), 10, 91})) for part in (head, tail))
+    lines = ShellResult("ok", head, tail, omitted, 0).describe(most).split("\n")
+    assert lines.pop() == "[exit code 0, in /work]"
+    text = "".join(line for line in lines if not line.startswith("[... "))
+    marks = [int(line.split()[1]) for line in lines if line.startswith("[... ")]
+    assert len(text) <= most
+    assert len(text) + sum(marks) == len(head) + len(tail) + omitted
+    whole = (head + tail).decode()
+    assert any(whole.startswith(text[:n]) and whole.endswith(text[n:]) for n in range(len(text) + 1))
+
+
+def test_output_keeps_its_beginning_and_end():
+    result = Session()("seq 1 100000")
+    assert result.output.startswith("1\n2\n")
+    assert result.output.endswith("99999\n100000\n")
+    size = sum(len(str(n)) + 1 for n in range(1, 100_001))
+    assert len(result.head) + len(result.tail) == SMALL.output_bytes
+    assert result.omitted == size - SMALL.output_bytes
+
+
+def test_errors_have_the_lines_of_the_command():
+    result = Session()("echo one\nnonsense\necho three >&2")
+    assert result.output == "one\nbash: line 2: nonsense: command not found\nthree\n"
+
+
+def test_command_that_cannot_be_run_is_an_answer():
+    session = Session()
+    for command in ("echo \0", ":" * 200_000):
+        result = session(command)
+        assert (result.status, result.exit_code) == ("error", 2)
+        assert "not run" in result.output
+    assert session("echo 'lone \ud800'").output == "lone ?\n"
+    assert session("if").exit_code == 2
+
+
+def test_limits_refuse_too_few_open_files():
+    with pytest.raises(ValueError, match="open_files must be at least 256"):
+        ShellLimits(open_files=64)

@@ -1,0 +1,326 @@
+"""A shell whose state is a value: files, working directory, variables and functions.
+
+No process and no folder lives between two commands. :meth:`Shell.run` takes a state and a command, runs the command in
+a box that has the state's files, and returns the state after it. So a snapshot of a shell is a reference to its state,
+a restore uses it again, and forks are commands from one state. See docs/sandbox.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import re
+from collections import OrderedDict
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..text import digest
+from .backends import choose
+from .box import CONCURRENCY
+from .result import ShellLimits, Status
+from .shell_server import Reply, bash_path, start
+from .tree import Entry, Tree
+from .worker import Pool, threads
+
+#: Where a shell begins. Its other folder is ``/tmp``; both are kept.
+WORK = "/work"
+#: The time of a new shell (2025-06-02 09:00 UTC), and what each command adds to it, in seconds.
+CLOCK_S, STEP_S = 1_748_854_800, 60
+#: Bytes of variables and functions that are kept, and of a command.
+STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
+#: Results that a process keeps, and the most bytes of files that one of these may have written.
+CACHE_SIZE, CACHED_BYTES = 256, 1 << 20
+
+_NO_SANDBOX = "There is no shell without isolation."
+_OPTION = re.compile(r"[a-z-]+")
+_DEFAULT_OPTIONS = frozenset({"braceexpand", "hashall", "interactive-comments"})
+_ENVIRONMENT = {
+    "PATH": "/python/bin:/usr/local/bin:/usr/bin:/bin",
+    "HOME": WORK,
+    "PWD": WORK,
+    "TMPDIR": "/tmp",
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUTF8": "1",
+    "GIT_AUTHOR_NAME": "user",
+    "GIT_AUTHOR_EMAIL": "user@example.com",
+    "GIT_COMMITTER_NAME": "user",
+    "GIT_COMMITTER_EMAIL": "user@example.com",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_COUNT": "2",
+    "GIT_CONFIG_KEY_0": "init.defaultBranch",
+    "GIT_CONFIG_VALUE_0": "main",
+    "GIT_CONFIG_KEY_1": "gc.auto",
+    "GIT_CONFIG_VALUE_1": "0",
+    "GIT_EDITOR": "true",
+}
+
+
+@dataclass(frozen=True)
+class ShellState:
+    """All that lasts of a shell from one command to the next; immutable, and picklable.
+
+    Args:
+        tree: The files: those of ``/work`` below ``work``, those of ``/tmp`` below ``tmp``.
+        script: Variables, functions, aliases, ``shopt`` options and the umask, as bash wrote them down.
+        options: The names of the options of ``set -o`` that are on, with colons between them.
+        cwd: The working directory.
+        status: ``$?``, of the last command.
+        commands: How many were run.
+    """
+
+    tree: Tree
+    script: bytes = b""
+    options: str = ":".join(sorted(_DEFAULT_OPTIONS))
+    cwd: str = WORK
+    status: int = 0
+    commands: int = 0
+
+    @classmethod
+    def of(cls, work: Tree | None = None) -> ShellState:
+        """Return the state of a new shell, with these files in ``/work``; a time of 0 becomes the shell's."""
+        time_ns = CLOCK_S * 10**9
+        entries = {path: Entry("folder", b"", 0o755, time_ns) for path in ("work", "tmp")}
+        for path, entry in (work or {}).items():
+            entries[f"work/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
+        return cls(Tree(entries))
+
+    @property
+    def work(self) -> Tree:
+        """The files in ``/work``."""
+        return self.tree.below("work")
+
+    @property
+    def clock_s(self) -> int:
+        """The time of the next command: that of the files that it changes."""
+        return CLOCK_S + STEP_S * (self.commands + 1)
+
+
+@dataclass(frozen=True)
+class ShellResult:
+    """The result of a command.
+
+    Args:
+        status: ``"ok"`` (exit code 0), ``"error"`` (another), ``"timeout"``, ``"memory"``, ``"output"`` (far too much),
+            or ``"killed"``.
+        head, tail: The output and the errors, in one stream; where it is long, its beginning and its end.
+        omitted: How many bytes were between these.
+        exit_code: Of bash; minus the signal's number where a signal ended it. ``None`` where its box was stopped.
+        cwd: The working directory after it.
+        notes: Sentences on what the shell did on its own: processes that were ended, files that could not be kept.
+    """
+
+    status: Status
+    head: bytes = b""
+    tail: bytes = b""
+    omitted: int = 0
+    exit_code: int | None = None
+    cwd: str = WORK
+    notes: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> str:
+        """The output as text, as far as it was kept."""
+        return (self.head + self.tail).decode("utf-8", "replace")
+
+    def describe(self, max_bytes: int = 4000) -> str:
+        """Return what a model is shown: output (without its middle, where it is long), notes, exit code and folder."""
+        content, omitted = self.head + self.tail, self.omitted
+        if omitted or len(content) > max_bytes:
+            first, last = min((max_bytes + 1) // 2, len(self.head)), min(max_bytes // 2, len(content) - len(self.head))
+            if not omitted:
+                first, last = (max_bytes + 1) // 2, max_bytes // 2
+            left_out = len(content) - first - last + omitted
+            ends = [part.decode("utf-8", "replace") for part in (content[:first], content[len(content) - last :])]
+            text = f"{ends[0]}\n[... {left_out} bytes left out ...]\n{ends[1]}"
+        else:
+            text = content.decode("utf-8", "replace")
+        lines = [text.rstrip("\n")] if text.strip("\n") else []
+        lines += [f"[{note}]" for note in self.notes]
+        lines.append(f"[exit code {'none' if self.exit_code is None else self.exit_code}, in {self.cwd}]")
+        return "\n".join(lines)
+
+
+class Shell:
+    """Bash in a sandbox, with the system's programs, without network; see the module's docstring.
+
+    It holds settings only, so it is cheap to make, to copy and to pickle. A command that ran to its end is not run
+    again in the same state: replays and forks get the same result, and cost nothing.
+
+    Raises:
+        SandboxUnavailable: This machine has no user namespaces or no bash; the message has the remedy.
+    """
+
+    def __init__(self, limits: ShellLimits | None = None) -> None:
+        self.limits = limits or ShellLimits()
+        choose("namespaces", without=_NO_SANDBOX)
+        bash_path()
+
+    async def run(
+        self, state: ShellState, command: str, *, timeout_s: float | None = None
+    ) -> tuple[ShellState, ShellResult]:
+        """Run a command, or several lines of them.
+
+        Args:
+            state: What it finds.
+            command: Its text, of at most :data:`COMMAND_BYTES` bytes.
+            timeout_s: Seconds it may take, at most ``limits.wall_s``, which is the default.
+
+        Returns:
+            The state after it, and what it did. Whatever the command does ends here, and not in an exception.
+
+        Raises:
+            SandboxFailure: The box could not be made: nothing was run.
+        """
+        finished = self._finished(state, command, timeout_s)
+        return finished if isinstance(finished, tuple) else await asyncio.wrap_future(finished)
+
+    def run_now(
+        self, state: ShellState, command: str, *, timeout_s: float | None = None
+    ) -> tuple[ShellState, ShellResult]:
+        """Run a command like :meth:`run`, and wait for it in this thread."""
+        finished = self._finished(state, command, timeout_s)
+        return finished if isinstance(finished, tuple) else finished.result()
+
+    def _finished(
+        self, state: ShellState, command: str, timeout_s: float | None
+    ) -> tuple[ShellState, ShellResult] | Future[tuple[ShellState, ShellResult]]:
+        text = command.encode("utf-8", "replace")
+        if b"\0" in text or len(text) > COMMAND_BYTES:
+            why = "has a zero byte" if b"\0" in text else f"has more than {COMMAND_BYTES} bytes"
+            message = f"bash: not run: the command {why}\n".encode()
+            return state, ShellResult("error", message, exit_code=2, cwd=state.cwd)
+        wall_s = min(self.limits.wall_s, timeout_s or self.limits.wall_s)
+        parts = (state.script, state.options, state.cwd, state.status, state.commands)
+        key = digest(self.limits, wall_s, state.tree.digest, text, *parts)
+        if (cached := _cache.get(key)) is not None:
+            return cached
+        request = {
+            "files": [(path, e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
+            "script": state.script,
+            "options": _set_command(state.options),
+            "cwd": state.cwd.encode("utf-8", "surrogateescape"),
+            "status": str(state.status).encode(),
+            "command": text,
+            "environment": _environment(state),
+            "wall_s": wall_s,
+            "output_bytes": self.limits.output_bytes,
+            "state_bytes": STATE_BYTES,
+            "now_ns": state.clock_s * 10**9,
+        }
+        work = functools.partial(_run, self.limits, request, state, key)
+        return threads(CONCURRENCY, "textenvs-shell").submit(work)
+
+
+#: By digest; every single operation on it is safe in threads.
+_cache: OrderedDict[bytes, tuple[ShellState, ShellResult]] = OrderedDict()
+
+
+@functools.cache
+def _pool(limits: ShellLimits) -> Pool:
+    return Pool(functools.partial(start, limits), CONCURRENCY, "textenvs-shell")
+
+
+def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes) -> tuple[ShellState, ShellResult]:
+    reply = _pool(limits).ask(request, request["wall_s"])
+    finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
+    # How far one that was stopped came depends on the machine.
+    if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
+        _cache[key] = finished
+        if len(_cache) > CACHE_SIZE:
+            _cache.popitem(last=False)
+    return finished
+
+
+def _environment(state: ShellState) -> dict[str, str]:
+    dates = ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
+    return {**_ENVIRONMENT, "SOURCE_DATE_EPOCH": str(state.clock_s), **dict.fromkeys(dates, f"{state.clock_s} +0000")}
+
+
+def _set_command(options: str) -> bytes:
+    """Return the command that sets these options, for the beginning of the command's line."""
+    names = {name for name in options.split(":") if _OPTION.fullmatch(name)}
+    changes = [f"+o {name}" for name in sorted(_DEFAULT_OPTIONS - names)]
+    changes += [f"-o {name}" for name in sorted(names - _DEFAULT_OPTIONS)]
+    return f"set {' '.join(changes)}; ".encode() if changes else b""
+
+
+def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellState, ShellResult]:
+    """Return the state after a command, and its result, from what its box said."""
+    notes = []
+    if reply.stopped:
+        notes.append(limits.says(reply.stopped, output_bytes=256 * limits.output_bytes))
+    elif reply.code is not None and reply.code < 0:
+        kind = "cpu" if reply.code == -24 else "signal"  # SIGXCPU
+        notes.append(limits.says(kind, number=-reply.code, name="of the shell itself"))
+    elif reply.code == 128 + 24:
+        notes.append(limits.says("cpu"))
+    if reply.survivors and not reply.stopped:
+        notes.append("Processes that it left in the background were ended: none lives longer than its command.")
+    if reply.dropped:
+        names = ", ".join(_shown(f"/{path}") for path in reply.dropped[:3]) + (
+            ", ..." if len(reply.dropped) > 3 else ""
+        )
+        notes.append(
+            f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
+            "with paths of at most 3839 bytes."
+        )
+    entries = {path: Entry(kind, content, mode, mtime_ns) for path, kind, mode, mtime_ns, content in reply.files}  # type: ignore[arg-type]
+    status = reply.code if reply.code is not None and reply.code >= 0 else 0 if reply.code is None else 128 - reply.code
+    after = replace(
+        state,
+        tree=state.tree.changed(entries, frozenset(reply.removed)),
+        status=status,
+        commands=state.commands + 1,
+    )
+    saved = reply.saved.split(b"\0")
+    if len(saved) == 6 and saved[4] == b"END" and len(reply.saved) <= STATE_BYTES:
+        options, cwd = saved[2].decode("ascii", "replace"), saved[3].decode("utf-8", "surrogateescape")
+        after = replace(after, script=_variables(saved[0]) + saved[1], options=options, cwd=cwd or state.cwd)
+    elif reply.code is not None:
+        notes.append("Variables, functions and the working directory are as they were before the command.")
+    return after, ShellResult(
+        _status(reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
+    )
+
+
+#: The beginning of a variable in what ``declare -p`` prints.
+_VARIABLE = re.compile(rb"^declare -[-A-Za-z]+ (\w+)", re.MULTILINE)
+#: Variables that are bash's own, or new for every command.
+_NOT_KEPT = re.compile(
+    rb"_|__shell_\w*|BASH|BASH_\w+|BASHOPTS|BASHPID|COMP_WORDBREAKS|DIRSTACK|EPOCH\w+|EUID|FUNCNAME|GIT_\w+_DATE|GROUPS|"
+    rb"HISTCMD|LINENO|OPTARG|OPTERR|OPTIND|PIPESTATUS|PPID|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|SOURCE_DATE_EPOCH|SRANDOM|UID"
+)
+
+
+def _variables(declared: bytes) -> bytes:
+    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have."""
+    starts = list(_VARIABLE.finditer(declared))
+    places = [*(start.start() for start in starts), len(declared)]
+    lines = [
+        declared[place:end]
+        for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
+        if not _NOT_KEPT.fullmatch(start[1])
+    ]
+    missing = _ENVIRONMENT.keys() - {start[1].decode() for start in starts}
+    return b"".join([*lines, *(f"unset {name}\n".encode() for name in sorted(missing))])
+
+
+def _status(reply: Reply) -> Status:
+    if reply.stopped:
+        named: dict[str, Status] = {"wall": "timeout", "output": "output", "memory": "memory"}
+        return named.get(reply.stopped, "killed")
+    if reply.code is None or reply.code < 0:
+        return "timeout" if reply.code == -24 else "killed"
+    return "error" if reply.code else "ok"
+
+
+def _shown(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\n", "\\n")

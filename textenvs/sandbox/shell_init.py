@@ -1,0 +1,337 @@
+"""Commands of a shell, each in a box of its own, started by a process that stays: the inner part of :mod:`.shell`.
+
+Imported by :mod:`.container_init` before it makes the outer box, which has the system's programs and no writable file.
+The process below, the *server*, is process 1 of that box and runs no code of a command. For each request it starts the
+*init*: process 1 of new namespaces of processes, mounts and IPC, with a new file system in memory for the folders
+``/work`` and ``/tmp``. The init writes the files, starts bash as an unprivileged user under limits and the filter of
+system calls, reads its output, kills whatever it left, and then, when nothing else runs, reads the files that changed.
+
+It follows no link in these folders, and holds to its own limits what it reads there.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]
+import ctypes
+import json
+import marshal
+import os
+import select
+import stat
+import time
+from contextlib import suppress
+
+import container_init as box  # type: ignore[import-not-found]  # the folder of these files is on the path; here they are in no package
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+#: Descriptors of bash: it writes its state to the first, and reads the state and the command from the second.
+_SAVE_FD, _LOAD_FD = 250, 251
+#: A command is stopped when it has written this many times the output that is kept.
+_FLOOD = 256
+_CHUNK = 1 << 16
+_PAGE = 4096
+_LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
+#: Room for the shell's state and the command, beside the files.
+_SPARE_BYTES, _SPARE_INODES = 8 << 20, 64
+_NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
+_CLOCK_REALTIME_COARSE = 5  # the clock of file times
+_SIGKILL = 9
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def serve(job: dict[str, Any]) -> NoReturn:
+    """Answer requests until there are no more; each is 8 bytes of length and a marshalled mapping.
+
+    An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
+    contents that it speaks of. Where there is no box, it is ``f``, a length, and the reason.
+    """
+    for folder in (job["folder"], *job["writable"]):
+        box._read_only(folder)  # these are seen through a command's own, or covered by them
+    os.write(1, b"ready\n")
+    while len(size := _exactly(8)) == 8:
+        request = marshal.loads(_exactly(int.from_bytes(size, "little")))
+        runner = os.fork()
+        if runner == 0:
+            code = 1
+            try:
+                code = _run(job, request)
+            finally:
+                os._exit(code)
+        if os.waitpid(runner, 0)[1]:
+            os._exit(1)  # there was no answer, and the host sees that none comes
+    os._exit(0)
+
+
+def _exactly(size: int) -> bytes:
+    """Read so many bytes of the requests; fewer at their end."""
+    parts = []
+    while size and (chunk := os.read(0, min(size, 1 << 20))):
+        parts.append(chunk)
+        size -= len(chunk)
+    return b"".join(parts)
+
+
+def _answer(kind: bytes, *parts: bytes) -> None:
+    rest = memoryview(kind + b"".join(len(part).to_bytes(8, "little") for part in parts) + b"".join(parts))
+    while rest:
+        rest = rest[os.write(1, rest) :]
+
+
+# ------------------------------------------------------------------ one command
+
+
+def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
+    """Answer a request in new namespaces; return 0 in this process and in their first one where there is an answer."""
+    try:
+        box._die_with_parent()
+        box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
+        if init := os.fork():
+            return int(os.waitpid(init, 0)[1] != 0)
+        box._die_with_parent()
+        # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
+        root = _mount_files(job, request["files"])
+        load, save = _unnamed_file(), _unnamed_file()
+        os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
+        os.lseek(load, 0, os.SEEK_SET)
+        inodes = _inodes(request["files"])
+        began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
+        output, far_end = os.pipe()
+        bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
+    except (OSError, ValueError) as error:
+        _answer(b"f", str(error).encode())
+        return 0
+    os.close(far_end)
+    os.write(1, b"s")
+    # An exception from here on ends the server without an answer: no command escapes its result by causing one.
+    ends = Output(request["output_bytes"])
+    stopped = _watch(bash, output, ends, request["wall_s"])
+    code, survivors = _end_all(bash)
+    while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
+        ends.add(chunk)
+    os.chdir(root)
+    changed, contents, dropped, missing = _read_files(job, request, inodes, began)
+    saved = os.pread(save, request["state_bytes"] + 1, 0)
+    head, tail = ends.parts()
+    result = {
+        "code": code,
+        "stopped": stopped,
+        "survivors": survivors,
+        "omitted": ends.omitted,
+        "sizes": [len(head), len(tail), len(saved)],
+        "files": changed,
+        "removed": missing,
+        "dropped": dropped,
+    }
+    _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
+    return 0
+
+
+def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
+    """Mount the file system, write the files, and bind its folders to their places; return it as an open folder."""
+    uid, gid = job["user"]
+    size, inodes = job["disk"] + _SPARE_BYTES, job["inodes"] + _SPARE_INODES
+    box._tmpfs(job["folder"], f"mode=0755,uid={uid},gid={gid},size={size},nr_inodes={inodes}")
+    root = os.open(job["folder"], os.O_RDONLY | os.O_DIRECTORY)
+    os.chdir(root)
+    os.umask(0)
+    privileged = os.getuid() != uid
+    if privileged:  # so that the files are the command's
+        os.setegid(gid)
+        os.seteuid(uid)
+    try:
+        _write_files(files)
+    finally:
+        if privileged:
+            os.seteuid(0)
+            os.setegid(0)
+    for folder in job["writable"]:
+        source = os.fsencode(job["folder"] + folder)
+        box._call(f"mount({folder}, bind)", _libc.mount(source, os.fsencode(folder), None, box._MS_BIND, None))
+    box._call("umount2(box)", _libc.umount2(os.fsencode(job["folder"]), box._MNT_DETACH))
+    if job["proc"]:
+        box._mount_proc()
+    return root
+
+
+def _write_files(files: Sequence[Any]) -> None:
+    folders = []
+    for path, kind, mode, mtime_ns, content in files:
+        if kind == "folder":
+            os.mkdir(path, 0o700)
+            folders.append((path, mode, mtime_ns))
+        elif kind == "link":
+            os.symlink(content, os.fsencode(path))
+            os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+        else:
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
+            os.close(fd)
+    for path, mode, mtime_ns in reversed(folders):
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        os.chmod(path, mode)
+
+
+def _inodes(files: Sequence[Any]) -> dict[str, int]:
+    """Return the inodes of what was written, by path, from the folders' entries."""
+    inodes: dict[str, int] = {}
+    for path, kind, *_ in files:
+        if kind == "folder":
+            with os.scandir(path) as entries:
+                inodes.update((entry.path, entry.inode()) for entry in entries)
+    return inodes
+
+
+def _unnamed_file() -> int:
+    return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
+def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[int, int]) -> int:
+    """Start bash and return its process id."""
+    trouble = os.pipe()  # closed by exec: what comes through it is why there was none
+    bash = os.fork()
+    if bash == 0:
+        try:
+            for target, source in descriptors.items():
+                os.dup2(source, target)
+            box._become_code({**job, "environment": environment, "folder": "/"})
+        except BaseException as error:
+            os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.close(trouble[1])
+    if problem := os.read(trouble[0], 4096):
+        raise OSError(problem.decode(errors="replace"))
+    os.close(trouble[0])
+    return bash
+
+
+class Output:
+    """The beginning and the end of an output, half of ``most`` bytes each, and how many were omitted between them."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.size = most // 2, 0
+        self._head, self._tail = bytearray(), bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        room = self.most - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 4 * self.most:
+            del self._tail[: -self.most]
+
+    def parts(self) -> tuple[bytes, bytes]:
+        return bytes(self._head), bytes(self._tail[-self.most :])
+
+    @property
+    def omitted(self) -> int:
+        return self.size - len(self._head) - min(len(self._tail), self.most)
+
+
+def _watch(bash: int, output: int, ends: Output, wall_s: float) -> str:
+    """Read the output until bash has ended or is to be stopped; return the limit that it met, or an empty text."""
+    deadline = time.monotonic() + wall_s
+    ended = os.pidfd_open(bash)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(output, select.POLLIN)
+    while (remaining := deadline - time.monotonic()) > 0:
+        ready = dict(poll.poll(remaining * 1000))
+        if output in ready:
+            if chunk := os.read(output, _CHUNK):
+                ends.add(chunk)
+            else:
+                poll.unregister(output)
+            if ends.size > _FLOOD * 2 * ends.most:
+                return "output"
+        elif ended in ready:
+            return ""
+    return "wall"
+
+
+def _end_all(bash: int) -> tuple[int, int]:
+    """Kill all other processes; return the exit code of bash, and how many of the others ran still."""
+    code, survivors = 0, 0
+    pid, status = os.waitpid(bash, os.WNOHANG)
+    with suppress(ProcessLookupError):
+        os.kill(-1, _SIGKILL)  # all of these namespaces but this process
+    while True:
+        if pid == bash:
+            code = os.waitstatus_to_exitcode(status)
+        elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL:
+            survivors += 1
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return code, survivors
+
+
+def _read_files(
+    job: dict[str, Any], request: dict[str, Any], inodes: dict[str, int], began: int
+) -> tuple[list[Any], list[bytes], list[str], list[str]]:
+    """Read what is in the current folder and differs from the request's ``files``, which were written as ``inodes``.
+
+    Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
+    kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are gone.
+    """
+    before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in request["files"]}
+    changed: list[Any] = []
+    contents: list[bytes] = []
+    dropped: list[str] = []
+    present = set()
+    roots = {folder[1:] for folder in job["writable"]}
+    room, names = job["disk"], job["inodes"]
+    waiting = [folder[1:] for folder in reversed(job["writable"])]
+    while waiting:
+        path = waiting.pop()
+        status = os.lstat(path)
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+        # A sparse file has more bytes than it has blocks now, and would need these blocks the next time.
+        needs = 0 if kind == "folder" else -(-status.st_size // _PAGE) * _PAGE
+        if (
+            kind is None
+            or (names <= len(roots) and path not in roots)
+            or needs > room
+            or len(os.fsencode(path)) > _LONGEST
+        ):
+            dropped.append(path)
+            continue
+        room, names = room - needs, names - 1
+        present.add(path)
+        if kind == "folder":
+            waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
+        was = before.get(path, (None, 0, 0, b""))
+        # The time of a file's last change cannot be set, and is older than the command: the file is as it was written.
+        if kind == "file" and inodes.get(path) == status.st_ino and status.st_ctime_ns < began:
+            continue
+        content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
+        # The clock is the host's: what was changed now gets the time of this command.
+        mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
+        entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
+        if entry != was:
+            changed.append([path, *entry[:3], len(content)])
+            contents.append(content)
+    return changed, contents, dropped, [path for path in before if path not in present]
+
+
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+
+
+def _content(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        parts = []
+        while chunk := os.read(fd, 1 << 20):
+            parts.append(chunk)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
