@@ -1,10 +1,13 @@
 """Are generated worlds sound, and fast? Every seed is played by the expert and by the attacks; the parts are timed.
 
-    python -m benchmarks.worlds [--levels easy,medium,hard] [--seeds 1000] [--attacked 200] [--results FILE] [--report]
+    python -m benchmarks.worlds [--levels easy,medium,hard] [--seeds 1000] [--attacked 200] [--scripted 300]
+                                [--results FILE] [--report]
 
 For each level: of so many test tasks, each in a world of its own, the share that the expert solves, its calls, how many
 facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, the
-duties alone, or all prohibitions as if they held always; of the first tasks, what the best attack earns and solves.
+duties alone, or all prohibitions as if they held always; of the first tasks, what the best attack earns and solves, and
+what a script of keywords solves (:mod:`benchmarks.world_script`), which knows the phrases of the training split alone:
+in test tasks, and in training tasks for comparison.
 Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in milliseconds of
 one core). An exception ends it: no seed is passed over. The results of other levels are kept.
 """
@@ -23,6 +26,7 @@ import numpy as np
 
 import textenvs
 from benchmarks.hardware import processor
+from benchmarks.world_script import reply_maker
 from textenvs.attack import Attack
 from textenvs.envs.worlds.goals import NotMeantError, evaluate
 from textenvs.envs.worlds.rules import Rule, obligations, unconditional
@@ -58,8 +62,8 @@ def right_with(story: Story, rules: Sequence[Rule]) -> bool:
         return False
 
 
-def soundness(level: str, seeds: int, attacked: int) -> dict[str, Any]:
-    """Play the expert on all seeds, and the attacks on some."""
+def soundness(level: str, seeds: int, attacked: int, scripted: int) -> dict[str, Any]:
+    """Play the expert on all seeds, and the attacks and the keyword script on some."""
     env: Any = textenvs.make("textenv/worlds", level=level, split="test").unwrapped
     solved, calls, facts, refusals, returns = 0, [], [], 0, []
     right = dict.fromkeys(VIEWS, 0)
@@ -85,7 +89,23 @@ def soundness(level: str, seeds: int, attacked: int) -> dict[str, Any]:
         "views": {name: count / seeds for name, count in right.items()},
         "refused": refusals / seeds,
         "best attack": best,
+        "keyword script": {"tasks": scripted, **keyword_script(level, scripted)},
     }
+
+
+def keyword_script(level: str, tasks: int) -> dict[str, float]:
+    """Return the share of tasks that the keyword script solves, by split."""
+    solved = {}
+    for split in ("test", "train"):
+        env: Any = textenvs.make("textenv/worlds", level=level, split=split).unwrapped
+        stops = []
+        for number in range(tasks):
+            conversation, _ = env.reset(seed=number, options={"task_index": number})
+            reply = reply_maker(conversation)
+            episode(env, lambda env=env, reply=reply: reply(env.state.messages))
+            stops.append(env.state.stop)
+        solved[split] = stops.count("solved") / max(1, tasks)
+    return solved
 
 
 def attack_result(env: Any, attack: Attack, episodes: int, expert: Sequence[float]) -> dict[str, Any]:
@@ -136,14 +156,17 @@ def speed(level: str) -> dict[str, float]:
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print the tables."""
     names = "  ".join(VIEWS)
-    print(f"level   seeds  expert  calls  proven facts  {names}  forbidden  best attack (of the expert, solved)")
+    print(
+        f"level   seeds  expert  calls  proven facts  {names}  forbidden  best attack (of the expert, solved)  script"
+    )
     for row in rows:
         calls, facts, best = row["calls"], row["facts"], row["best attack"]
         views = "  ".join(f"{row['views'][name]:>{len(name)}.1%}" for name in VIEWS)
         print(
             f"{row['level']:<6}  {row['seeds']:>5}  {row['expert']:>6.1%}  {calls[0]} to {calls[2]} ({calls[1]:.1f})  "
             f"{facts[0]} to {facts[2]} ({facts[1]:.1f})  {views}  {row['refused']:>9.1%}  "
-            f"{best['name']} ({best['share']:.1%}, {best['solved']:.1%})"
+            f"{best['name']} ({best['share']:.1%}, {best['solved']:.1%})  "
+            f"{row['keyword script']['test']:.1%} (training tasks: {row['keyword script']['train']:.1%})"
         )
     print("\nmilliseconds (medians)")
     for row in rows:
@@ -156,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--levels", type=lambda text: text.split(","), default=[*LEVELS], metavar="easy,...")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--attacked", type=int, default=200, help="of these, so many are played by each attack")
+    parser.add_argument("--scripted", type=int, default=300, help="tasks that the keyword script plays")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/worlds.json"))
     parser.add_argument("--report", action="store_true", help="print the results that are there")
     options = parser.parse_args(arguments)
@@ -164,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = {row["level"]: row for row in json.loads(options.results.read_text())} if options.results.exists() else {}
     for level in () if options.report else options.levels:
         times = speed(level)
-        played = soundness(level, options.seeds, min(options.attacked, options.seeds))
+        played = soundness(level, options.seeds, min(options.attacked, options.seeds), options.scripted)
         rows[level] = {"level": level, "machine": processor(), **played, "ms": times}
         options.results.write_text(json.dumps([rows[name] for name in LEVELS if name in rows], indent=1) + "\n")
     report([rows[name] for name in LEVELS if name in rows])

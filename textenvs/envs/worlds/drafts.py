@@ -7,15 +7,29 @@ which none touches what another reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .expert import reads_of
 from .forms import FORMS, RULED, Decision, Maker, NoneSuchError
-from .goals import PERSON, End, Goal, NotMeantError, When, evaluate, naive, other_branch, traced
+from .goals import (
+    PERSON,
+    Do,
+    End,
+    Goal,
+    NotMeantError,
+    Read,
+    Tell,
+    When,
+    evaluate,
+    mistaken,
+    naive,
+    other_branch,
+    traced,
+)
 from .patterns import is_drawn
 from .rules import Rule, obligations, prohibitions, unconditional
 from .twins import Fact, facts_of, is_proven
@@ -27,7 +41,11 @@ _DECISIONS: Mapping[Decision, float] = {"forbid": 0.4, "allow": 0.34, "require":
 #: How many forms are tried, and how many draws of each.
 _ATTEMPTS, _TRIES = 200, 40
 #: How many records a selection has, at least, by form, and at most.
-_FEWEST, _MOST = {"ask": 3, "extreme": 3, "each": 2}, 8
+_FEWEST, _MOST = {"ask": 3, "extreme": 3, "each": 2, "report": 5}, 8
+#: So often a program that excludes less than it should is drawn again.
+_WITH_EXCLUDED = 0.97
+#: Of a goal of several programs, so many facts are proven: each costs seven twins.
+_PROVEN = 12
 
 
 @dataclass(frozen=True)
@@ -37,23 +55,33 @@ class Shape:
     Args:
         forms: Names of the forms, with weights.
         facts: How many facts, at least, are proven by seven twins, but for one that others change meanwhile.
+        excludes: How many things the request of a program excludes, the least and the most.
         parts: How many programs a goal has, the least and the most.
         calls: A program is added to others while the goal takes no more calls than these.
+        reports: So many of the programs are reports.
     """
 
     forms: Mapping[str, float]
     facts: int
+    excludes: tuple[int, int]
     parts: tuple[int, int] = (1, 1)
     calls: int = 0
+    reports: int = 0
 
 
 SHAPES: Mapping[str, Shape] = {
-    "easy": Shape({"act": 3, "set": 3, "tell": 1}, 1),
+    "easy": Shape({"act": 3, "set": 3, "tell": 1}, 1, (2, 3)),
     "medium": Shape(
-        {"act": 1, "set": 2, "tell": 1, "ask": 1, "extreme": 3, "each": 2, "when": 2, "if": 1, "make": 1, "twice": 2}, 2
+        {
+            **{"act": 1, "set": 2, "tell": 1, "ask": 1, "extreme": 3, "each": 2},
+            **{"when": 2, "if": 1, "make": 1, "twice": 2, "report": 2},
+        },
+        2,
+        (2, 3),
     ),
     "hard": Shape(
-        {"act": 1, "set": 1, "ask": 1, "extreme": 3, "each": 3, "when": 3, "if": 1, "make": 1, "copy": 2}, 3, (2, 6), 48
+        {"act": 1, "set": 1, "ask": 1, "extreme": 3, "each": 3, "when": 3, "if": 1, "make": 1, "copy": 2},
+        *(3, (1, 2), (3, 6), 50, 2),
     ),
 }
 
@@ -81,38 +109,50 @@ def draw_draft(world: World, level: str, rng: np.random.Generator, goals: str = 
     RuntimeError: none was found in thousands of draws, which tests have not seen.
     """
     shape = SHAPES[level]
-    draft = _draw_part(world, level, goals, rng, None)
-    for _ in range(int(rng.integers(shape.parts[0], shape.parts[1] + 1)) - 1):
-        both = _joined(world, draft, _draw_part(world, level, goals, rng, draft.user))
-        if both is not None and both.calls <= shape.calls and len(both.facts) >= shape.facts:
-            draft = both
-    return draft
+    drafts = [_draw_part(world, level, goals, rng, None)]
+    for number in range(1, int(rng.integers(shape.parts[0], shape.parts[1] + 1))):
+        form = "report" if number <= shape.reports else None
+        both = _joined(world, drafts[-1], _draw_part(world, level, goals, rng, drafts[0].user, form))
+        if both is not None and both.calls <= shape.calls:
+            drafts.append(both)
+    while len(drafts) > 1:
+        draft = drafts.pop()
+        chosen = sorted(rng.permutation(len(draft.facts))[:_PROVEN].tolist())
+        some = [draft.facts[place] for place in chosen]
+        facts = tuple(fact for fact in some if is_proven(world, draft.goal, draft.user, fact, draft.end))
+        if len(facts) >= shape.facts:
+            return replace(draft, facts=facts)
+    return drafts[0]
 
 
-def _draw_part(world: World, level: str, goals: str, rng: np.random.Generator, user: str | None) -> Draft:
-    """Draw a goal of one program, for a user or for any."""
+def _draw_part(
+    world: World, level: str, goals: str, rng: np.random.Generator, user: str | None, form: str | None = None
+) -> Draft:
+    """Draw a goal of one program, for a user or for any, of a form or of any."""
     shape, people = SHAPES[level], world.ids(PERSON)
     names = list(shape.forms)
     weights = np.array(list(shape.forms.values()), dtype=float)
-    name, decision = names[_drawn(weights, rng)], _decision(rng)
+    name, decision = form or names[_drawn(weights, rng)], _decision(rng)
     ruled = weights * [name in RULED for name in names]
     for attempt in range(1, _ATTEMPTS + 1):
         holds = bool(rng.integers(2))
+        excludes = int(rng.integers(shape.excludes[0], shape.excludes[1] + 1))
         idle = name not in RULED or (name == "if" and not holds)  # it is not about a verb, or nothing is to be done
         for _ in range(_TRIES):
             person = people[int(rng.integers(len(people)))] if user is None else user
-            maker = Maker(world, person, SIZES[level].hops, "none" if idle else decision, rng)
+            maker = Maker(world, person, SIZES[level].hops, "none" if idle else decision, rng, excludes)
             try:
                 goal = FORMS[name](maker)
             except NoneSuchError:
                 continue
-            if not is_drawn(goal, goals):
+            if not is_drawn(goal, goals) or (maker.excludes and rng.random() < _WITH_EXCLUDED):
                 continue
             if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft
         # The world has no such goal: another form that rules can be about. What they do stays as long as it can, so it
         # is as frequent in all worlds.
-        name = names[_drawn(ruled, rng)]
+        if form is None or attempt % 8 == 0:
+            name = names[_drawn(ruled, rng)]
         decision = _decision(rng) if attempt % 16 == 0 else decision
     raise RuntimeError(f"world {world.name}: no goal after {_ATTEMPTS * _TRIES} draws")
 
@@ -138,22 +178,48 @@ def _kept(world: World, name: str, goal: Goal, maker: Maker, holds: bool, least:
         return None
     if any(isinstance(step, When) and (step.then in trace.path) != holds for step in goal):
         return None
-    if end == End() and name != "if":
+    if end == End():
         return None
     if decision_of(world, goal, maker.user, end) != maker.decision:
         return None
     variants = [*naive(trace.path if trace.path else goal), *filter(None, [other_branch(goal, trace.path)])]
     if any(_end(world, variant, world.rules, maker.user) == end for variant in variants):
         return None
+    for variant in _mistakes(goal, trace.path):
+        # Where nothing could be done with what is excluded, that alone would tell what is meant.
+        if (other_end := _end(world, variant, world.rules, maker.user)) is None or other_end == end:
+            return None
     reads = tuple(view.cells)
-    facts = facts_of(world, goal, maker.user, reads, end)
+    facts = facts_of(world, goal, maker.user, _to_prove(reads, end), end)
     if len(facts) < least:
         return None
-    return Draft((name,), goal, maker.user, end, reads, facts, _calls(world, maker.user, view))
+    return Draft((name,), goal, maker.user, end, reads, facts, _calls(world, maker.user, view, end))
+
+
+def _to_prove(reads: tuple[Cell, ...], end: End) -> tuple[Cell, ...]:
+    """Return the cells that are looked at for facts: of the rows of a report, which are all alike, one alone."""
+    alike = {(one.entity, number) for one in end.reports for number, _ in one.rows[1:]}
+    return tuple(cell for cell in reads if cell[:2] not in alike)
+
+
+def _mistakes(goal: Goal, path: Goal) -> Iterator[Goal]:
+    """Yield variants in which something is taken that the request excludes, of the steps and conditions that count."""
+    yield from mistaken(path)
+    for place, step in enumerate(goal):
+        if not isinstance(step, When):
+            continue
+        for (tell,) in mistaken((Tell(Read(step.of, step.condition.field)),)):
+            assert isinstance(tell, Tell)
+            then = step.then
+            if isinstance(then, Do) and then.target == step.of:
+                then = replace(then, target=tell.what.of)
+            yield (*goal[:place], replace(step, of=tell.what.of, then=then), *goal[place + 1 :])
 
 
 def _joined(world: World, first: Draft, second: Draft) -> Draft | None:
     """Return a goal of both programs; ``None``: they have to do with one another, so the order would matter.
+
+    Its facts are those of both, which have to be proven again.
 
     A condition comes last: whether "then ..." after it belongs to its branch, nobody could tell.
     """
@@ -173,14 +239,13 @@ def _joined(world: World, first: Draft, second: Draft) -> Draft | None:
     apart = len(changed) == len(first.end.changed) + len(second.end.changed) and changed == {*end.changed}
     if not apart or _end(world, other_way, world.rules, user) != end:
         return None
-    facts = tuple(fact for fact in (*first.facts, *second.facts) if is_proven(world, goal, user, fact, end))
-    forms = *first.forms, *second.forms
-    return Draft(forms, goal, user, end, tuple(view.cells), facts, _calls(world, user, view))
+    forms, facts = (*first.forms, *second.forms), (*first.facts, *second.facts)
+    return Draft(forms, goal, user, end, tuple(view.cells), facts, _calls(world, user, view, end))
 
 
-def _calls(world: World, user: str, view: View) -> int:
+def _calls(world: World, user: str, view: View, end: End) -> int:
     """Return how many calls the expert makes before it finishes."""
-    return sum(1 for _ in reads_of(world, user, view)) + len(view.acts)
+    return sum(1 for _ in reads_of(world, user, view)) + len(view.acts) + len(end.reports)
 
 
 def decision_of(world: World, goal: Goal, user: str, end: End) -> Decision:

@@ -22,8 +22,7 @@ from .attacks import ATTACKS
 from .expert import careless_move, next_move
 from .goals import End, differences
 from .patterns import Goals
-from .store import Store
-from .story import Story, to_json
+from .story import Story, is_report, to_json
 from .tasks import WorldTasks, rules_in_short, story_of_task, twin_tasks
 from .tools import ToolKit, WorldState, kit_of
 from .user import PATIENCE, answer_to
@@ -101,7 +100,7 @@ class Worlds(ToolEnv[WorldState]):
         tool_error: Cost = 0.0,
         call_format: str = "hermes",
         max_calls_per_turn: int = 8,
-        max_assistant_turns: int | None = 60,
+        max_assistant_turns: int | None = 80,
         **options: Any,
     ) -> None:
         if call_format == "native":
@@ -152,7 +151,11 @@ class Worlds(ToolEnv[WorldState]):
         state, story = self.state, story_of_task(task)
         state.story, state.store, state.incidents = story, story.store, story.incidents
         state.disclosed = (0,) * len(story.details)
-        return task.prompt if self.prompt == "full" else (system(rules_in_short(story.world)), *task.prompt[1:])
+        return (
+            task.prompt
+            if self.prompt == "full"
+            else (system(rules_in_short(story.world, story.split)), *task.prompt[1:])
+        )
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Return the results, and word of what has happened meanwhile."""
@@ -160,7 +163,8 @@ class Worlds(ToolEnv[WorldState]):
         messages = self.tool_messages(results)
         for event in story.events[state.happened :]:
             # Nothing changes after the policy has begun with what is to be done: it may not be able to undo that.
-            if state.incidents.calls >= event.after and state.final is None and not story.is_begun(state.store):
+            begun = story.is_begun(state.store) or state.reports
+            if state.incidents.calls >= event.after and state.final is None and not begun:
                 state.store = with_cell(story.world.schema, state.store, event.cell, event.value)
                 state.happened += 1
                 messages.append(user_message(event.notice))
@@ -183,7 +187,7 @@ class Worlds(ToolEnv[WorldState]):
     def _turn(self, messages: Sequence[Message], errors: int = 0, move: Move | None = None) -> Turn:
         state, story = self.state, self.story
         right = story.ends[state.happened]
-        share, wrong, parts = _share(story, state.store, right)
+        share, wrong, parts = _share(story, state, right)
         stop = "user_left" if state.idle >= PATIENCE else None
         solved = False
         if state.final is not None:
@@ -239,12 +243,12 @@ class Worlds(ToolEnv[WorldState]):
         return {"progress": max(0.0, self.state.standing)}
 
 
-def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
+def _share(story: Story, state: WorldState, right: End) -> tuple[int, int, int]:
     """Return how many required parts are there, how many differences should not be, and how many parts there are.
 
-    A part is a cell, a new record, the answer, or the refusal.
+    A part is a cell, a new record, a report, the answer, or the refusal.
     """
-    changed, new = differences(story.world.schema, store)
+    changed, new = differences(story.world.schema, state.store)
     required, missing = dict(right.changed), list(right.new)
     good = sum(required.get(cell) == value for cell, value in changed)
     wrong = sum(cell not in required or required[cell] != value for cell, value in changed)
@@ -254,7 +258,14 @@ def _share(story: Story, store: Store, right: End) -> tuple[int, int, int]:
             good += 1
         else:
             wrong += 1
-    parts = len(required) + len(right.new) + (right.answer is not None) + bool(right.refused)
+    due = list(right.reports)
+    for report in state.reports:
+        if match := next((one for one in due if is_report(story.world, report, one)), None):
+            due.remove(match)
+            good += 1
+        else:
+            wrong += 1
+    parts = len(right.reports) + len(required) + len(right.new) + (right.answer is not None) + bool(right.refused)
     return good, wrong, parts
 
 

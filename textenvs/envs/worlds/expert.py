@@ -9,9 +9,9 @@ import numpy as np
 
 from ...messages import ToolCall
 from ...tools.formats import call
-from .goals import PERSON, Goal, NotMeantError, evaluate, naive
+from .goals import PERSON, Goal, NotMeantError, Sent, evaluate, naive
 from .rules import Rule
-from .tools import FINISH, PAGE, SIGN_IN, WorldState
+from .tools import FINISH, PAGE, REPORT, SIGN_IN, WorldState
 from .view import Act, Look, View
 from .world import World
 
@@ -42,6 +42,8 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
     for act in view.acts:
         if ("did", *act) not in state.made:
             return _act(world, act)
+    if len(state.reports) < len(end.reports):
+        return _report(world, end.reports[len(state.reports)])
     finish: dict[str, Any] = {}
     if end.answer is not None:
         # A record by the id that was read: its label would take another look.
@@ -116,3 +118,18 @@ def _act(world: World, act: Act) -> ToolCall:
     }
     where = {"id": number} if number else {}
     return call(world.skin.tool(entity, entity.verbs[name]), **where, **arguments)
+
+
+def _report(world: World, report: Sent) -> ToolCall:
+    entity = world.schema.entities[report.entity]
+    fields = [(world.skin.fields[entity.key, name], entity.fields[name]) for name in report.fields]
+    rows = [
+        {
+            "id": number,
+            world.skin.fields[entity.key, entity.label]: world.label(entity.key, number),
+            **{name: world.skin.written(entity, one, value) for (name, one), value in zip(fields, values, strict=True)},
+        }
+        for number, values in report.rows
+    ]
+    total = {} if report.total is None else {"total": report.total}
+    return call(REPORT, to=report.to, rows=rows, **total)

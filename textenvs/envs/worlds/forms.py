@@ -21,6 +21,7 @@ from .goals import (
     Operand,
     Pick,
     Read,
+    Report,
     Select,
     Source,
     Tell,
@@ -35,16 +36,31 @@ from .world import World
 Decision = typing.Literal["forbid", "allow", "require", "none"]
 
 
+#: How often a part of a program has another beside it that the request excludes, while there may be more.
+_EXCLUDED = 0.6
+
+
 class NoneSuchError(Exception):
     """The world has nothing of the kind that a form needs."""
 
 
 class Maker:
-    """Draws parts of programs."""
+    """Draws parts of programs.
+
+    Args:
+        excludes: So many things, at most, the request names only to exclude them.
+    """
 
     def __init__(
-        self, world: World, user: str, hops: tuple[int, int], decision: Decision, rng: np.random.Generator
+        self,
+        world: World,
+        user: str,
+        hops: tuple[int, int],
+        decision: Decision,
+        rng: np.random.Generator,
+        excludes: int = 0,
     ) -> None:
+        self.excludes = excludes
         self.world, self.user, self.hops, self.decision, self.rng = world, user, hops, decision, rng
         self.entities = world.schema.entities
         rules: Sequence[Rule] = obligations(world.rules) if decision == "require" else prohibitions(world.rules)
@@ -78,11 +94,25 @@ class Maker:
             fields.append((name, self.entities[first].fields[name].to))
         of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
         for name, to in reversed(fields):
-            of = Follow(of, name, to)
+            fields_to = (one.name for one in self.entities[of.entity].fields.values() if one.to == to)
+            excluded = [other for other in fields_to if other != name]
+            of = Follow(of, name, to, self.choose(excluded) if excluded and self._excludes() else "")
         return of
 
     def named(self, entity: str) -> Named:
-        return Named(entity, self.world.label(entity, self.choose(self.world.ids(entity))))
+        ids = self.world.ids(entity)
+        one, *excluded = dict.fromkeys(self.world.label(entity, self.choose(ids)) for _ in range(3))
+        return Named(entity, one, tuple(other for other in excluded if self._excludes()))
+
+    def literal(self, field: Field) -> Literal:
+        one, other = self.value(field), self.value(field)
+        return Literal(one, other if one != other and self._excludes() else None)
+
+    def _excludes(self) -> bool:
+        """Return whether the request excludes something besides what is drawn now."""
+        chosen = self.excludes > 0 and bool(self.rng.random() < _EXCLUDED)
+        self.excludes -= chosen
+        return chosen
 
     def field(self, entity: Entity, fits: Callable[[Field], bool]) -> Field:
         return self.choose([one for one in entity.fields.values() if fits(one)])  # type: ignore[no-any-return]
@@ -105,11 +135,12 @@ class Maker:
             ]
             entity, name = self.choose(fields)
             return Read(self.source(entity, 1), name)
-        return Literal(self.value(field))
+        return self.literal(field)
 
-    def select(self, entity: Entity, verb: Verb | None = None) -> Select:
+    def select(self, entity: Entity, verb: Verb | None = None, ref: Field | None = None) -> Select:
         """Draw conditions that a few records meet: a reference, and the state that a verb needs, or another."""
-        ref = self.field(entity, lambda one: one.kind == "ref" and one.name not in (verb.gives if verb else ()))
+        if ref is None:
+            ref = self.field(entity, lambda one: one.kind == "ref" and one.name not in (verb.gives if verb else ()))
         where = [Where(ref.name, "is", self.source(ref.to, int(self.rng.integers(self.hops[0] - 1, self.hops[0] + 1))))]
         needs = dict(verb.needs) if verb else {}
         where += [Where(name, "is", Literal(value)) for name, value in needs.items()]
@@ -208,6 +239,28 @@ def _make(make: Maker) -> Goal:
     return (Make(entity.key, tuple(gives)),)
 
 
+def _report(make: Maker) -> Goal:
+    # Several records refer to one, on average.
+    sizes = {key: len(make.world.ids(key)) for key in make.entities}
+    entity, ref = make.choose(
+        [
+            (entity, one)
+            for entity in make.entities.values()
+            for one in entity.fields.values()
+            if one.kind == "ref" and sizes[entity.key] >= _REFERRING * sizes[one.to]
+        ]
+    )
+    of = make.select(entity, ref=ref)
+    equal = {one.field for one in of.where if one.op == "is"}
+    fields = [one for one in entity.fields.values() if one.name not in {entity.label, *equal}]
+    if len(fields) < _COLUMNS[0]:
+        raise NoneSuchError
+    numbers = [one.name for one in fields if one.kind in ("number", "money")]
+    total = str(make.choose(numbers)) if numbers and make.rng.random() < 0.5 else ""
+    places = make.rng.permutation(len(fields))[: _COLUMNS[1]].tolist()
+    return (Report(make.source(PERSON, 1), of, tuple(fields[place].name for place in places), total),)
+
+
 def _twice(make: Maker) -> Goal:
     first = make.choose((_set, _act, _copy))(make)
     make.verbs = None
@@ -215,6 +268,10 @@ def _twice(make: Maker) -> Goal:
     return (*first, *second)
 
 
+#: How many fields a report has, at least and at most.
+_COLUMNS = 3, 6
+#: How many records there are, at least, for each that they refer to, of those that a report is about.
+_REFERRING = 3
 #: Forms whose first verb may be one that a rule is about.
 RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
 FORMS: Mapping[str, Callable[[Maker], Goal]] = {
@@ -229,4 +286,5 @@ FORMS: Mapping[str, Callable[[Maker], Goal]] = {
     "if": _if,
     "make": _make,
     "twice": _twice,
+    "report": _report,
 }

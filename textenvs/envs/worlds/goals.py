@@ -25,10 +25,15 @@ class NotMeantError(Exception):
 
 @dataclass(frozen=True)
 class Named:
-    """The record of a label."""
+    """The record of a label.
+
+    Args:
+        excluded: The labels of other records, at most two, which the request names as well, to exclude them.
+    """
 
     entity: str
     label: str
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,16 @@ class Me:
 
 @dataclass(frozen=True)
 class Follow:
-    """The record that another refers to."""
+    """The record that another refers to.
+
+    Args:
+        other: Another reference to such a record, which the request names as well, to exclude it; or empty.
+    """
 
     of: Source
     field: str
     entity: str
+    other: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,14 @@ class Pick:
 
 @dataclass(frozen=True)
 class Literal:
-    """A value that the program has."""
+    """A value that the program has.
+
+    Args:
+        other: Another value, which the request names as well, to exclude it; or ``None``.
+    """
 
     value: Value
+    other: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -126,10 +141,43 @@ class Tell:
     what: Read
 
 
+@dataclass(frozen=True)
+class Report:
+    """A report to a person, which has a row for each of several records: its label, then the values of fields.
+
+    Args:
+        total: The field whose sum it has besides; empty where none is wanted.
+    """
+
+    to: Source
+    of: Select
+    fields: tuple[str, ...]
+    total: str = ""
+
+
 Source: TypeAlias = "Named | Me | Follow | Pick"
 Operand: TypeAlias = "Literal | Read | Named | Me | Follow | Pick"
-Step: TypeAlias = "Do | Make | When | Tell"
+Step: TypeAlias = "Do | Make | When | Tell | Report"
 Goal: TypeAlias = "tuple[Step, ...]"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A report that was sent, or should be.
+
+    Args:
+        to: The id of the person.
+        entity: What its rows are about.
+        fields: What they have after the label.
+        rows: By the id of the record, in the order of the ids, the values of the fields.
+        total: The sum, if one is wanted.
+    """
+
+    to: str
+    entity: str
+    fields: tuple[str, ...]
+    rows: tuple[tuple[str, Record], ...]
+    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -140,10 +188,11 @@ class End:
         changed: The cells that should have another value than at the beginning.
         new: The records that should be new, by entity, in the order of their values.
         answer: What the user should be told.
-        refused: The id of the record for which a rule forbids what the user wants, where nothing else is to be done;
-            else empty.
-        left_out: The ids of the records for which a rule forbids it, where something else is to be done: they may be
+        refused: The id of the record for which a rule or a condition of the user forbids what the user wants, where
+            nothing else is to be done; else empty.
+        left_out: The ids of the records for which one forbids it, where something else is to be done: they may be
             named, and need not be, so ends are equal without them.
+        reports: The reports that should be sent.
     """
 
     changed: tuple[tuple[Cell, Value], ...] = ()
@@ -151,6 +200,7 @@ class End:
     answer: Value | None = None
     refused: str = ""
     left_out: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    reports: tuple[Sent, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,11 +241,12 @@ def traced(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Trace:
     except CannotBeDoneError as error:
         raise NotMeantError(str(error)) from None
     changed, new = differences(view.schema, view.store)
-    otherwise = bool(run.done or run.answer is not None)
+    otherwise = bool(run.done or run.reports or run.answer is not None)
     if len(run.forbidden) > 1 and not otherwise:
         raise NotMeantError("several records of which none is allowed")
     refused, left_out = ("", tuple(sorted(run.forbidden))) if otherwise else ("".join(run.forbidden), ())
-    return Trace(End(changed, new, run.answer, refused, left_out), tuple(run.path), tuple(run.counts))
+    reports = tuple(sorted(run.reports, key=repr))
+    return Trace(End(changed, new, run.answer, refused, left_out, reports), tuple(run.path), tuple(run.counts))
 
 
 def other_branch(goal: Goal, path: Goal) -> Goal | None:
@@ -238,6 +289,7 @@ class _Run:
     answer: Value | None = None
     done: int = 0  # verbs that were allowed
     forbidden: list[str] = dataclasses.field(default_factory=list)
+    reports: list[Sent] = dataclasses.field(default_factory=list)
 
     def step(self, step: Step) -> None:
         if not isinstance(step, When):
@@ -253,6 +305,10 @@ class _Run:
             holds = self.holds(step.of.entity, self.source(step.of), step.condition)
             if (chosen := step.then if holds else step.otherwise) is not None:
                 self.step(chosen)
+            elif isinstance(step.then, Do) and not isinstance(step.then.target, Select):
+                self.forbidden.append(self.source(step.then.target))
+        elif isinstance(step, Report):
+            self.report(step)
         else:
             self.answer = self.operand(step.what)
 
@@ -274,6 +330,16 @@ class _Run:
             for duty in duties(self.rules, entity, step.verb):
                 duty.do(view, number)
             self.done += 1
+
+    def report(self, step: Report) -> None:
+        to, entity, view = self.source(step.to), step.of.entity, self.view
+        rows = {
+            number: tuple(view.value(entity, number, name) for name in step.fields) for number in self.select(step.of)
+        }
+        if not rows:
+            raise NotMeantError("nothing to report")
+        total = sum(int(view.value(entity, number, step.total)) for number in rows) if step.total else None
+        self.reports.append(Sent(to, entity, step.fields, tuple(sorted(rows.items())), total))
 
     def source(self, source: Source) -> str:
         if isinstance(source, Me):
@@ -329,7 +395,7 @@ def naive(goal: Goal) -> Iterator[Goal]:
     """Yield variants of a program that somebody plays who does not read all of it.
 
     A condition is left out, the other extreme is picked, a reference is not followed, the other branch is taken, a step
-    is skipped. The rules are as they are.
+    is skipped, what the request excludes is taken. The rules are as they are.
     """
     for place in range(len(goal)):
         if len(goal) > 1:
@@ -338,8 +404,15 @@ def naive(goal: Goal) -> Iterator[Goal]:
             yield (*goal[:place], step, *goal[place + 1 :])
 
 
-def _variants(part: Any) -> Iterator[Any]:
-    replace: Any = dataclasses.replace  # of whatever part of a program
+def mistaken(goal: Goal) -> Iterator[Goal]:
+    """Yield the variants of a program in which a record, a field or a value is taken that the request excludes."""
+    for place, step in enumerate(goal):
+        for other in _variants(step, excluded_alone=True):
+            yield (*goal[:place], other, *goal[place + 1 :])
+
+
+def _shorter(part: Any) -> Iterator[Any]:
+    """Yield variants of a part itself, without something of it or with the other extreme."""
     if isinstance(part, When):
         yield part.then
         if part.otherwise is not None:
@@ -352,6 +425,20 @@ def _variants(part: Any) -> Iterator[Any]:
         yield Pick(part.among, part.field, not part.most)
     if isinstance(part, Follow) and part.of.entity == part.entity:
         yield part.of
+
+
+def _variants(part: Any, excluded_alone: bool = False) -> Iterator[Any]:
+    replace: Any = dataclasses.replace  # of whatever part of a program
+    if isinstance(part, Named):
+        for label in part.excluded:
+            yield Named(part.entity, label)
+        return
+    if isinstance(part, Follow) and part.other:
+        yield Follow(part.of, part.other, part.entity)
+    if isinstance(part, Literal) and part.other is not None:
+        yield Literal(part.other)
+    if not excluded_alone:
+        yield from _shorter(part)
     if not dataclasses.is_dataclass(part):
         return
     for field in dataclasses.fields(part):
@@ -359,9 +446,9 @@ def _variants(part: Any) -> Iterator[Any]:
         if isinstance(value, tuple):
             for place, one in enumerate(value):
                 inner = one[1] if isinstance(one, tuple) else one
-                for variant in _variants(inner):
+                for variant in _variants(inner, excluded_alone):
                     new = (one[0], variant) if isinstance(one, tuple) else variant
                     yield replace(part, **{field.name: (*value[:place], new, *value[place + 1 :])})
         elif dataclasses.is_dataclass(value):
-            for variant in _variants(value):
+            for variant in _variants(value, excluded_alone):
                 yield replace(part, **{field.name: variant})

@@ -39,6 +39,7 @@ def _text(part: Any) -> str:
     if isinstance(part, tuple):
         return f"[{' '.join(map(_text, part))}]"
     if dataclasses.is_dataclass(part):
-        inner = (getattr(part, field.name) for field in dataclasses.fields(part))
+        # What a request excludes is no part of the pattern (of a name, neither is the label).
+        inner = (getattr(part, field.name) for field in dataclasses.fields(part) if field.name != "other")
         return f"{type(part).__name__}({' '.join(map(_text, inner))})"
     return str(part)

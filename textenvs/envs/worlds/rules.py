@@ -1,4 +1,4 @@
-"""Rules of the house, drawn with a world: in words for the policy, and as functions for what is right.
+"""Rules of the house, drawn with a world, as functions for what is right; :mod:`.house` puts them into words.
 
 No tool keeps a rule: to break one is possible, and wrong.
 """
@@ -15,7 +15,6 @@ import numpy as np
 
 from .applications import Entity, Field, Value, Verb
 from .schema import PERSON, Schema
-from .skin import Skin, spoken, with_article
 from .store import Store
 from .view import CannotBeDoneError, View
 
@@ -24,28 +23,22 @@ GRADE = "grade"
 
 @dataclass(frozen=True)
 class Limit:
-    """A verb is not allowed on records whose number is above a limit."""
+    """A verb is not allowed on records whose number is above a limit, or below it where it is not ``over``."""
 
     entity: str
     verb: str
     field: str
     limit: int
+    over: bool = True
 
     def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
         value = gives[self.field] if self.field in gives else view.value(self.entity, number, self.field)
-        return int(value) > self.limit
-
-    def text(self, schema: Schema, skin: Skin) -> str:
-        field = schema.entities[self.entity].fields[self.field]
-        limit = skin.written(schema.entities[self.entity], field, self.limit)
-        deed, name = _deed(skin, self.entity, self.verb), _given(schema, skin, self)
-        than = "after" if field.kind == "day" else "above"
-        return f"{deed} is not allowed where {_its(schema, self.entity)} {name} is {than} {limit}."
+        return int(value) > self.limit if self.over else int(value) < self.limit
 
 
 @dataclass(frozen=True)
 class Linked:
-    """A verb is not allowed on records that refer to a record of a certain state."""
+    """A verb is not allowed on records that refer to a record of a certain state, or of another where it is not so."""
 
     entity: str
     verb: str
@@ -53,17 +46,11 @@ class Linked:
     target: str
     state: str  # a choice of the target
     value: str
+    has: bool = True
 
     def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
         target = gives[self.field] if self.field in gives else view.value(self.entity, number, self.field)
-        return view.value(self.target, str(target), self.state) == self.value
-
-    def text(self, schema: Schema, skin: Skin) -> str:
-        target = schema.entities[self.target]
-        value = spoken(str(skin.written(target, target.fields[self.state], self.value)))
-        deed, state = _deed(skin, self.entity, self.verb), _of(skin, self.target, self.state)
-        of = _given(schema, skin, self)
-        return f"{deed} is not allowed where the {state} of {_its(schema, self.entity)} {of} is {value}."
+        return (view.value(self.target, str(target), self.state) == self.value) == self.has
 
 
 @dataclass(frozen=True)
@@ -76,10 +63,6 @@ class Rank:
 
     def forbids(self, view: View, user: str, number: str, gives: Mapping[str, Value]) -> bool:
         return int(view.value(PERSON, user, GRADE)) < self.grade
-
-    def text(self, schema: Schema, skin: Skin) -> str:
-        grade = _of(skin, PERSON, GRADE)
-        return f"{_deed(skin, self.entity, self.verb)} is only for users with {grade} {self.grade} or above."
 
 
 @dataclass(frozen=True)
@@ -100,21 +83,12 @@ class Duty:
         with contextlib.suppress(CannotBeDoneError):
             view.act(self.target, verb, target, {})
 
-    def text(self, schema: Schema, skin: Skin) -> str:
-        target = schema.entities[self.target]
-        its = _its(schema, self.target)
-        state = " and ".join(
-            f"{its} {_of(skin, self.target, name)} is {spoken(str(skin.written(target, target.fields[name], value)))}"
-            for name, value in target.verbs[self.then].needs.items()
-        )
-        deed, then = _deed(skin, self.entity, self.verb), spoken(skin.verbs[self.target, self.then])
-        of = _of(skin, self.entity, self.field)
-        return f"{deed} has a consequence: {then} {_its(schema, self.entity)} {of} as well, where {state}."
-
 
 Prohibition: TypeAlias = "Limit | Linked | Rank"
 Rule: TypeAlias = "Limit | Linked | Rank | Duty"
 
+#: How often a prohibition has a second one about the same verb.
+_SECOND = 0.5
 #: A grade that nobody has.
 _NOBODY = 1000
 
@@ -152,7 +126,8 @@ def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.rand
     """Draw rules, each about another verb: in turn a prohibition of an act, one of a change, and a duty.
 
     The first three are about records to which so many references in a row lead. No rule is about a verb that is a
-    duty: what is due is never forbidden.
+    duty: what is due is never forbidden. Half of the prohibitions have another one about the same verb besides, so
+    which of them applies has to be found out; these are not counted.
     """
     verbs = [
         (entity, verb) for entity in schema.entities.values() for verb in entity.verbs.values() if verb.kind != "create"
@@ -174,8 +149,17 @@ def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.rand
                 ruled.add((rule.entity, rule.verb))
                 if isinstance(rule, Duty):
                     ruled.add((rule.target, rule.then))
+                elif len(makers) > 1 and rng.random() < _SECOND:
+                    alternatives = [_rule(schema, store, entity, verb, maker, rng) for maker in makers]
+                    alternatives = [other for other in alternatives if _about(other) != _about(rule)]
+                    rules += [alternatives[int(rng.integers(len(alternatives)))]] if alternatives else []
                 break
-    return tuple(rules)
+    return tuple(rules[place] for place in rng.permutation(len(rules)).tolist())
+
+
+def _about(rule: Rule) -> str:
+    """Return the field that a rule is about; of the user's grade, an empty text."""
+    return "" if isinstance(rule, Rank) else rule.field
 
 
 def _makers(schema: Schema, entity: Entity, verb: Verb) -> list[tuple[str, Field | None, str]]:
@@ -204,30 +188,15 @@ def _rule(
     if field is None:
         return Rank(entity.key, verb.name, int(rng.integers(4, 8)))
     if kind == "limit":
-        place = schema.places[entity.key][field.name]
-        values = sorted(int(record[place]) for record in store.tables[entity.key].values())
-        return Limit(entity.key, verb.name, field.name, values[int(len(values) * rng.uniform(0.4, 0.7))])
+        at = schema.places[entity.key][field.name]
+        values = sorted(int(record[at]) for record in store.tables[entity.key].values())
+        over = bool(rng.integers(2))
+        place = int(len(values) * (rng.uniform(0.4, 0.7) if over else rng.uniform(0.3, 0.6)))
+        return Limit(entity.key, verb.name, field.name, values[place], over)
     if kind == "linked":
         values_of = list(schema.entities[field.to].fields[part].values)
         value = values_of[int(rng.integers(len(values_of)))]
-        return Linked(entity.key, verb.name, field.name, field.to, part, value)
+        # Three in five records have the first value: without it alone is a verb allowed often enough.
+        has = value != values_of[0] or bool(rng.integers(2))
+        return Linked(entity.key, verb.name, field.name, field.to, part, value, has)
     return Duty(entity.key, verb.name, field.name, field.to, part)
-
-
-def _deed(skin: Skin, entity: str, verb: str) -> str:
-    return f'"{spoken(skin.verbs[entity, verb])}" of {with_article(spoken(skin.entities[entity][0]))}'
-
-
-def _its(schema: Schema, entity: str) -> str:
-    return "their" if schema.entities[entity].person else "its"
-
-
-def _given(schema: Schema, skin: Skin, rule: Limit | Linked) -> str:
-    """Return what a rule's field is called: where the verb gives it, its new value counts."""
-    entity = schema.entities[rule.entity]
-    name = entity.fields[rule.field].noun(skin.fields[rule.entity, rule.field])
-    return f"new {name}" if rule.field in entity.verbs[rule.verb].gives else name
-
-
-def _of(skin: Skin, entity: str, field: str) -> str:
-    return spoken(skin.fields[entity, field])

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...task import Split
 from .applications import Entity, Field, Value
-from .goals import End, Goal, Read, Step, Tell, When
+from .goals import End, Goal, Read, Sent, Step, Tell, When
 from .incidents import Incidents
 from .store import Store
 from .twins import Fact
@@ -52,6 +52,20 @@ class Event:
     cell: Cell
     value: Value
     notice: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report as the policy sent it.
+
+    Args:
+        to: The id of a person.
+        rows: For each record its id, and values by the names of fields in tools.
+    """
+
+    to: str
+    rows: tuple[Mapping[str, Any], ...]
+    total: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,33 +119,57 @@ class Story:
 
     def written(self, answer: Value) -> Value:
         """Return an answer as people write it: a record by its label."""
-        if self.question is None:
-            return answer
-        entity, one = self.question
-        if one.kind == "ref":
-            return self.world.label(one.to, str(answer)) if answer in self.world.store.tables[one.to] else answer
-        return self.world.skin.written(entity, one, answer)
+        return answer if self.question is None else _written(self.world, *self.question, answer)
 
     def is_answer(self, answer: Any, right: Value) -> bool:
-        """Return whether an answer is the right one: a number, a date, the label or the id of a record.
+        """Return whether an answer is the right one (:func:`is_value`)."""
+        assert self.question is not None  # there is an answer
+        return is_value(self.world, *self.question, answer, right)
 
-        Quotes around it, a full stop after it, the commas of thousands and the field's unit make no difference.
-        """
-        written = self.written(right)
-        text = " ".join(str(answer).split()).strip(_QUOTES).removesuffix(".").strip(_QUOTES).casefold()
-        if not isinstance(written, int):
-            labels = {str(written).casefold()}
-            return text in labels | ({str(right).casefold()} if isinstance(right, str) else set())
-        if isinstance(answer, bool):
+
+def _written(world: World, entity: Entity, one: Field, value: Value) -> Value:
+    """Return a value as people write it: a record by its label."""
+    if one.kind == "ref":
+        return world.label(one.to, str(value)) if value in world.store.tables[one.to] else value
+    return world.skin.written(entity, one, value)
+
+
+def is_value(world: World, entity: Entity, one: Field, text: Any, right: Value) -> bool:
+    """Return whether a text or number is a value of a field: a number, a date, the label or the id of a record.
+
+    Quotes around it, a full stop after it, the commas of thousands and the field's unit make no difference.
+    """
+    written = _written(world, entity, one, right)
+    text = " ".join(str(text).split()).strip(_QUOTES).removesuffix(".").strip(_QUOTES).casefold()
+    if not isinstance(written, int):
+        labels = {str(written).casefold()}
+        return text in labels | ({str(right).casefold()} if isinstance(right, str) else set())
+    text = _EUROS.sub("", text) if one.kind == "money" else text.removesuffix(one.unit or "").strip()
+    number = _THOUSANDS.sub("", text).strip()
+    try:
+        return float(number) == written
+    except (ValueError, OverflowError):
+        return False
+
+
+def is_report(world: World, report: Report, right: Sent) -> bool:
+    """Return whether a report has the person, the total and the rows of the right one, and no other; in any order."""
+    rows = {str(row.get("id")): row for row in report.rows}
+    if (report.to, report.total, len(report.rows)) != (right.to, right.total, len(right.rows)):
+        return False
+    entity = world.schema.entities[right.entity]
+    names = (entity.label, *right.fields)
+    for number, values in right.rows:
+        due = {
+            world.skin.fields[entity.key, name]: (entity.fields[name], value)
+            for name, value in zip(names, (world.label(entity.key, number), *values), strict=True)
+        }
+        row = rows.get(number, {})
+        if row.keys() != {"id", *due}:
             return False
-        one = self.question[1] if self.question else None
-        unit = one.unit if one else ""
-        text = _EUROS.sub("", text) if one and one.kind == "money" else text.removesuffix(unit or "").strip()
-        number = _THOUSANDS.sub("", text).strip()
-        try:
-            return float(number) == written
-        except (ValueError, OverflowError):
+        if not all(is_value(world, entity, one, row[name], value) for name, (one, value) in due.items()):
             return False
+    return True
 
 
 def _tells(step: Step) -> Iterator[Read]:
@@ -163,10 +201,18 @@ def _end_to_json(end: End) -> dict[str, Any]:
         "answer": end.answer,
         "refused": end.refused,
         "left_out": list(end.left_out),
+        "reports": [
+            [one.to, one.entity, list(one.fields), [[number, *row] for number, row in one.rows], one.total]
+            for one in end.reports
+        ],
     }
 
 
 def _end_from_json(raw: Mapping[str, Any]) -> End:
     changed = tuple(((entity, number, name), value) for entity, number, name, value in raw["changed"])
     new = tuple((entity, tuple(record)) for entity, record in raw["new"])
-    return End(changed, new, raw["answer"], raw["refused"], tuple(raw["left_out"]))
+    reports = tuple(
+        Sent(to, entity, tuple(fields), tuple((number, tuple(row)) for number, *row in rows), total)
+        for to, entity, fields, rows, total in raw["reports"]
+    )
+    return End(changed, new, raw["answer"], raw["refused"], tuple(raw["left_out"]), reports)

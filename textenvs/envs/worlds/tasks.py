@@ -14,7 +14,8 @@ from ...text import excerpt
 from .applications import Value, applications
 from .drafts import SHAPES, Draft, draw_draft
 from .expert import reads_of
-from .goals import End, NotMeantError, evaluate
+from .goals import End, NotMeantError, Sent, evaluate
+from .house import rules_in_words
 from .incidents import Incidents
 from .patterns import GOALS, Goals
 from .schema import ALWAYS
@@ -124,7 +125,7 @@ def task_of(key: str) -> Task:
     return Task(
         key=key,
         data_source=f"textenvs/worlds-{key.partition('/')[0]}",
-        prompt=(system(_rules_text(story.world)), user(story.request)),
+        prompt=(system(_rules_text(story.world, story.split)), user(story.request)),
         ground_truth=to_json(story.ends),
         ability="tools",
         extra={"story": key},
@@ -138,6 +139,8 @@ def story_of_task(task: Task) -> Story:
         ends = from_json(task.ground_truth)
         for cell in {cell for end in ends for cell, _ in end.changed}:
             _cell(story.world, cell)
+        for report in {report for end in ends for report in end.reports}:
+            _check_report(story.world, report)
         values = tuple((_cell(story.world, cell), value) for *cell, value in task.extra.get("given", ()))
     except (KeyError, ValueError, TypeError) as error:
         raise TaskError(f"task {task.key}: it is none of generated worlds: {excerpt(str(error), 300)}") from None
@@ -154,6 +157,11 @@ def _cell(world: World, parts: Sequence[str]) -> Cell:
     if name not in world.schema.places[entity] or number not in world.store.tables[entity]:
         raise ValueError(f"the world has no {entity} {number} with {name}")
     return entity, number, name
+
+
+def _check_report(world: World, report: Sent) -> None:
+    if not {*report.fields} <= world.schema.places[report.entity].keys():
+        raise ValueError(f"the world has no {report.entity} with all of {', '.join(report.fields)}")
 
 
 def twin_tasks(task: Task) -> list[tuple[str, list[Task]]]:
@@ -295,7 +303,7 @@ def _change(
     return None
 
 
-def _rules_text(world: World) -> str:
+def _rules_text(world: World, split: Split) -> str:
     skin = world.skin
     names = ", ".join(spoken(skin.applications[name]) for name in world.schema.applications)
     lines = [
@@ -303,14 +311,15 @@ def _rules_text(world: World) -> str:
         "nothing else, and then call finish. Words without a call go to the user, who can be asked for what only they "
         "know.",
         "Rules of the house, which the tools do not check:",
-        *(f"- {rule.text(world.schema, skin)}" for rule in world.rules),
-        "Where a rule forbids what is wanted of one of several records, leave that record out; where it forbids all, "
-        "change nothing, and call finish with the id of the record that was to be changed as refused.",
+        *(f"- {rule}" for rule in rules_in_words(world, split)),
+        "Where a rule forbids what is wanted of one of several records, leave that record out. Where it forbids all, "
+        "or a condition of the user does not hold, so that there is nothing to do, change nothing, and call finish "
+        "with the id of the record that was to be changed as refused.",
     ]
     return "\n".join(lines)
 
 
-def rules_in_short(world: World) -> str:
+def rules_in_short(world: World, split: Split) -> str:
     """Return the applications and the rules alone, without what is the same in all worlds."""
     names = ", ".join(spoken(world.skin.applications[name]) for name in world.schema.applications)
-    return "\n".join([f"{names}.", *(rule.text(world.schema, world.skin) for rule in world.rules)])
+    return "\n".join([f"{names}.", *rules_in_words(world, split)])

@@ -14,15 +14,16 @@ from ...tools.schema import Tool, ToolError
 from ...tools.toolbox import Toolbox
 from .applications import Entity, Field, Value, Verb
 from .incidents import Incidents
+from .schema import PERSON
 from .skin import spoken, with_article
 from .store import Store, Tables
-from .story import Story
+from .story import Report, Story
 from .view import CannotBeDoneError, applied, made
 from .world import World
 
 #: Records on a page of search results.
 PAGE = 8
-FINISH, SIGN_IN = "finish", "sign_in"
+FINISH, SIGN_IN, REPORT = "finish", "sign_in", "send_report"
 _IDS = re.compile(r"\b[A-Z]\d{4,5}\b")
 _ID, _PAGE = "id", "page"
 
@@ -33,13 +34,14 @@ _EMPTY = Store(Tables(lambda entity: {}))
 class WorldState(ToolState):
     """An episode in a world."""
 
-    shared = (*ToolState.shared, "story", "store", "incidents", "made", "final", "disclosed")
+    shared = (*ToolState.shared, "story", "store", "incidents", "made", "reports", "final", "disclosed")
 
     story: Story | None = None
     store: Store = _EMPTY
     incidents: Incidents = field(default_factory=Incidents)
     #: The calls that worked, for the scripted expert.
     made: frozenset[tuple[Any, ...]] = frozenset()
+    reports: tuple[Report, ...] = ()
     happened: int = 0  # events
     #: What ``finish`` was called with: the answer, and the ids for which it refuses; ``None`` before.
     final: tuple[Any, frozenset[str]] | None = None
@@ -90,6 +92,18 @@ def _tools(world: World) -> list[Tool[..., Any]]:
     names = sorted(world.skin.applications.values())
     made_tools += [
         _tool(_sign_in, SIGN_IN, "Sign in to an application again.", {"application": ("text", {"enum": names}, True)}),
+        _tool(
+            functools.partial(_send_report, world),
+            REPORT,
+            "Send a person a report that the user asks for: for each record an object with its id, its name and the "
+            "values that are asked for, by the names of the fields; and the sum, if one is asked for. What is sent "
+            "cannot be taken back.",
+            {
+                "to": (f"{world.skin.entities[PERSON][0]} id", {"type": "string"}, True),
+                "rows": ("list of objects", {"type": "array", "items": {"type": "object"}}, True),
+                "total": ("number", {"type": "number"}, False),
+            },
+        ),
         _tool(
             _finish,
             FINISH,
@@ -261,6 +275,22 @@ def _sign_in(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
         raise ToolError(f"there is no application {str(application)[:40]!r}; there are {', '.join(sorted(names))}")
     state.incidents = state.incidents.signed_in(names[application])
     return {"signed_in": application}
+
+
+def _send_report(world: World, state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
+    if state.final is not None:
+        raise ToolError("the task is finished")
+    to = _record_id(world, world.schema.entities[PERSON], state.store, arguments["to"])
+    rows, total = arguments["rows"], arguments.get("total")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "id" in row for row in rows):
+        raise ToolError('rows is a list with an object for each record, such as {"id": "P1234", "title": "a name"}')
+    values = [value for row in rows for value in row.values()]
+    if any(isinstance(value, bool) or not isinstance(value, str | int | float) for value in values):
+        raise ToolError("a row has texts and numbers alone")
+    if total is not None and (isinstance(total, bool) or not isinstance(total, int | float)):
+        raise ToolError(f"total is a number, not {str(total)[:40]!r}")
+    state.reports += (Report(to, tuple(rows), total),)
+    return {"sent": True, "rows": len(rows)}
 
 
 def _finish(state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:

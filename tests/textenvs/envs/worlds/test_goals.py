@@ -7,6 +7,7 @@ import pytest
 
 from textenvs.envs.worlds.goals import (
     Do,
+    End,
     Follow,
     Literal,
     Make,
@@ -15,18 +16,23 @@ from textenvs.envs.worlds.goals import (
     NotMeantError,
     Pick,
     Read,
+    Report,
     Select,
+    Sent,
     Tell,
     When,
     Where,
     evaluate,
+    mistaken,
     naive,
 )
+from textenvs.envs.worlds.house import rules_in_words
 from textenvs.envs.worlds.rules import Duty, Limit, Linked, Rank
 from textenvs.envs.worlds.schema import schema_of
 from textenvs.envs.worlds.skin import Skin
 from textenvs.envs.worlds.store import Store, Tables
 from textenvs.envs.worlds.view import View
+from textenvs.envs.worlds.world import World
 
 SCHEMA = schema_of(("personnel", "calendar"))
 #: name, team, office, manager, grade, desk, state
@@ -95,6 +101,30 @@ def test_program_answers():
     assert end_of(Tell(Read(Follow(ALPHA, "host", "personnel.person"), "grade"))).answer == 7
 
 
+def test_program_reports():
+    report = Report(Follow(BETA, "host", "personnel.person"), HOSTED, ("minutes", "room"), "minutes")
+    rows = (("M1", (30, "R1")), ("M2", (60, "R2")))
+    assert end_of(report).reports == (Sent("P1", "calendar.meeting", ("minutes", "room"), rows, 90),)
+
+
+def test_condition_that_fails_names_the_record():
+    step = When(ALPHA, Where("day", "over", Literal(10)), Do(ALPHA, "cancel"))
+    assert end_of(step) == End(refused="M1")
+    assert not end_of(step, Do(BETA, "cancel")).refused
+
+
+def test_excluded_things_are_taken_by_mistake():
+    host = Follow(
+        Named("calendar.meeting", "alpha review", ("gamma review", "beta review")), "host", "personnel.person"
+    )
+    office = Follow(Follow(Me(), "team", "personnel.team"), "lead", "personnel.person", "deputy")
+    goal = (Do(host, "assign", (("team", Named("personnel.team", "red")),)), Do(office, "mark_away"))
+    taken = list(mistaken(goal))
+    assert [variant[0].target.of.label for variant in taken] == ["gamma review", "beta review", "alpha review"]
+    assert [variant[1].target.field for variant in taken] == ["lead", "lead", "deputy"]
+    assert [*mistaken((Do(BETA, "move", (("day", Literal(3, 4)),)),))] == [(Do(BETA, "move", (("day", Literal(4)),)),)]
+
+
 def test_new_record_has_given_and_set_values():
     gives = (
         ("title", Literal("new review")),
@@ -125,6 +155,8 @@ def test_program_without_meaning(step):
     ("rule", "refused", "kept"),
     [
         (Limit("calendar.meeting", "cancel", "minutes", 45), "M2", ["M1"]),
+        (Limit("calendar.meeting", "cancel", "minutes", 45, over=False), "M1", ["M2"]),
+        (Linked("calendar.meeting", "cancel", "room", "calendar.room", "state", "blocked", has=False), "M1", ["M2"]),
         (Linked("calendar.meeting", "cancel", "room", "calendar.room", "state", "blocked"), "M2", ["M1"]),
         (Rank("calendar.meeting", "cancel", 7), "", ["M1", "M2"]),
         (Limit("calendar.meeting", "close", "minutes", 1), "", ["M1", "M2"]),
@@ -132,7 +164,8 @@ def test_program_without_meaning(step):
 )
 def test_rules_forbid(rule, refused, kept):
     """One record that is forbidden is refused by its id; of several, what is forbidden is left out."""
-    assert end_of(Do(BETA, "cancel"), rules=(rule,)).refused == refused
+    one = ALPHA if refused == "M1" else BETA
+    assert end_of(Do(one, "cancel"), rules=(rule,)).refused == refused
     several = end_of(Do(HOSTED, "cancel"), rules=(rule,))
     assert [address[1] for address, _ in several.changed] == kept
     assert not several.refused
@@ -141,7 +174,8 @@ def test_rules_forbid(rule, refused, kept):
 
 def test_limit_of_given_value_is_of_new():
     rule = Limit("calendar.meeting", "move", "day", 50)
-    assert "its new " in rule.text(SCHEMA, Skin.draw(SCHEMA, np.random.default_rng(0)))
+    skin = Skin.draw(SCHEMA, np.random.default_rng(0))
+    assert "its new " in rules_in_words(World("any", SCHEMA, skin, skin, Store(TABLES), (rule,)), "train")[0]
     later, earlier = (Do(ALPHA, "move", (("day", Literal(day)),)) for day in (51, 50))
     assert end_of(later, rules=(rule,)).refused == "M1"
     assert not end_of(earlier, rules=(rule,)).refused

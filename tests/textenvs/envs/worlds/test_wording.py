@@ -26,9 +26,12 @@ from textenvs.envs.worlds.goals import (
     Where,
     naive,
 )
+from textenvs.envs.worlds.house import rules_in_words
+from textenvs.envs.worlds.rules import Limit
 from textenvs.envs.worlds.skin import spoken
 from textenvs.envs.worlds.tasks import story_of, world_of
-from textenvs.envs.worlds.wording import _PHRASES, Speaker, capitalized, enumerated, phrases, quantity
+from textenvs.envs.worlds.wording import _PHRASES, Speaker, capitalized, enumerated, negated, phrases, quantity
+from textenvs.envs.worlds.world import draw_world
 from textenvs.task import SPLITS
 
 LEVELS = ("easy", "medium", "hard")
@@ -194,6 +197,55 @@ def test_names_of_fields_are_singular_nouns():
                     assert not re.search(r"[^s]s$", noun) or noun.startswith("number of ") or word == "status", (
                         f"{entity.key}.{word}"
                     )
+
+
+@pytest.mark.parametrize("op", ["over", "under", "is", "not"])
+def test_negated_condition_holds_where_the_other_does_not(op):
+    one = Field("any", "number", ("any",), low=0, high=40, step=5)
+    holds = {
+        "over": lambda value, limit: value > limit,
+        "under": lambda value, limit: value < limit,
+        "is": lambda value, limit: value == limit,
+        "not": lambda value, limit: value != limit,
+    }
+    for limit in one.domain():
+        other = negated(one, Where("any", op, Literal(limit)))
+        for value in one.domain():
+            assert holds[op](value, limit) != holds[other.op](value, other.value.value)
+
+
+def test_excluded_name_comes_first_or_last():
+    right, wrong = label(TEAM, 0), label(TEAM, 1)
+    goal = (Do(Named(TEAM, right, (wrong,)), "fund", (("budget", Literal(500)),)),)
+    texts = [request(goal, seed=seed) for seed in range(60)]
+    assert all(right in text and wrong in text for text in texts)
+    assert 20 < sum(text.index(right) < text.index(wrong) for text in texts) < 40
+
+
+def test_rule_phrases_fit_their_conditions():
+    """In a rule with the opposite of what it forbids, the phrase is one of those for needs."""
+    seen = set()
+    for number, split in itertools.product(range(40), SPLITS):
+        world = draw_world("medium", f"rules/{split}/{number}")
+        for rule, text in zip(world.rules, rules_in_words(world, split), strict=True):
+            if not isinstance(rule, Limit):
+                continue
+            kinds = []
+            for name in ("forbids", "needs"):
+                for phrase in phrases(name, split):
+                    parts = {r"\{deed\}": '"[^"]*" of an? [a-z ]+', r"\{holds\}": "(.*)"}
+                    pattern = re.escape(phrase)
+                    for part, own in parts.items():
+                        pattern = pattern.replace(part, own)
+                    kinds += [(name, match[1]) for match in [re.fullmatch(pattern, text, re.I)] if match]
+            one = world.schema.entities[rule.entity].fields[rule.field]
+            name, said_of = min(kinds, key=lambda kind: len(kind[1]))  # "requires that", "requires that it is not"
+            above = rule.over == (name == "forbids")
+            lists = ("after", "before") if one.kind == "day" else ("over", "under")
+            chosen = phrases(lists[0] if above else lists[1], split)
+            assert any(re.search(re.sub(r"\\{\w+\\}", ".+", re.escape(own)) + "$", said_of) for own in chosen), text
+            seen.add((name, above))
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize(

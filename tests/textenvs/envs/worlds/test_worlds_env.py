@@ -13,11 +13,24 @@ import pytest
 import textenvs
 from textenvs.audit import Subject
 from textenvs.audit.reads import reads
-from textenvs.envs.worlds.goals import Do, End, Follow, Literal, Named, NotMeantError, Read, Tell, When, evaluate
+from textenvs.envs.worlds.goals import (
+    Do,
+    End,
+    Follow,
+    Literal,
+    Named,
+    NotMeantError,
+    Read,
+    Tell,
+    When,
+    evaluate,
+    mistaken,
+)
+from textenvs.envs.worlds.house import rules_in_words
 from textenvs.envs.worlds.incidents import Incidents
 from textenvs.envs.worlds.patterns import is_drawn, pattern_of
 from textenvs.envs.worlds.rules import obligations, unconditional
-from textenvs.envs.worlds.story import Story
+from textenvs.envs.worlds.story import Story, to_json
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, story_of_task, task_of, twin_tasks
 from textenvs.envs.worlds.user import PATIENCE
 from textenvs.envs.worlds.view import View
@@ -114,8 +127,8 @@ def test_undone_change_costs_nothing():
 
 
 def test_nothing_to_do_is_paid_at_end():
-    env, nothing = world_env(), {"ends": [{"changed": [], "new": [], "answer": None, "refused": "", "left_out": []}]}
-    task = replace(task_of("easy/train/0/0/0"), ground_truth=json.dumps(nothing))
+    env = world_env()
+    task = replace(task_of("easy/train/0/0/0"), ground_truth=to_json((End(),)))
     env.reset(seed=0, options={"task": task})
     assert env.step("Hello.")[1] == 0
     assert env.step(WRITE("", [call("finish")]))[1] == pytest.approx(1.5)
@@ -286,7 +299,8 @@ def test_duties_are_never_forbidden():
         rules = draw_world(level, f"duties/{number}").rules
         about = [(rule.entity, rule.verb) for rule in rules]
         due = [(rule.target, rule.then) for rule in obligations(rules)]
-        assert len({*about, *due}) == len(about) + len(due)
+        assert {*about}.isdisjoint(due)
+        assert len({*due}) == len(due)
 
 
 def test_record_that_was_left_out_may_be_named():
@@ -299,6 +313,61 @@ def test_record_that_was_left_out_may_be_named():
         answer = env.story.ends[0].answer
         arguments = {} if answer is None else {"answer": env.story.written(answer)}
         assert fork.step(WRITE("", [call("finish", refused=refused, **arguments)]))[4]["stop"] == stop
+
+
+def test_report_counts_as_a_whole():
+    """A row too many or too few, another value, another person: what was sent is wrong, and is not taken back."""
+    env = world_env("medium")
+    begin(env, key_where("medium", lambda story: story.forms == ("report",) and not story.events))
+    expert(env, lambda env: "send_report" in str(env.demonstration(np.random.default_rng(0))))
+    (reply,) = Hermes().parse(env.demonstration(np.random.default_rng(0))).calls
+    sent = json.loads(reply["function"]["arguments"])
+    rows, others = sent["rows"], env.story.world.ids("personnel.person")
+    name = next(name for name in rows[0] if name != "id")
+    other = next(one for one in others if one != sent["to"])
+    wrong = [
+        {"rows": rows[1:]},
+        {"rows": [*rows, rows[0]]},
+        {"rows": [*rows[1:], rows[1]]},
+        {"rows": [{**rows[0], name: "another"}, *rows[1:]]},
+        {"rows": [{**rows[0], "everything": "more"}, *rows[1:]]},
+        {"rows": [{key: value for key, value in rows[0].items() if key != name}, *rows[1:]]},
+        {"to": other},
+        {"total": 7},
+    ]
+    right = [{}, {"rows": rows[::-1]}, {"rows": [dict(reversed(row.items())) for row in rows]}]
+    for changes, stop in [*((one, "unsolved") for one in wrong), *((one, "solved") for one in right)]:
+        fork = env.fork()
+        fork.step(WRITE("", [call("send_report", **{**sent, **changes})]))
+        if stop == "unsolved":
+            fork.step(WRITE("", [call("send_report", **sent)]))
+        assert fork.step(WRITE("", [call("finish")]))[4]["stop"] == stop, changes
+
+
+@pytest.mark.parametrize("arguments", [{"rows": []}, {"rows": [["P1"]]}, {"rows": [{"id": [1]}]}, {"to": "nobody"}])
+def test_broken_reports_are_refused(arguments):
+    env = world_env()
+    begin(env, "easy/train/0/0/0")
+    to = env.story.world.ids("personnel.person")[0]
+    reply = WRITE("", [call("send_report", **{"to": to, "rows": [{"id": "P1"}], **arguments})])
+    assert env.step(reply)[4]["metrics"]["wrong"] == 0
+    assert not env.state.reports
+
+
+@pytest.mark.parametrize("level", ["easy", "medium"])
+def test_what_is_excluded_decides(level):
+    """Most requests name something to exclude it, and whoever takes that ends elsewhere."""
+    excluding, count = 0, 20
+    for number in range(count):
+        story = story_of(f"{level}/test/9/{number}/0")
+        variants = [] if any(isinstance(step, When) for step in story.goal) else [*mistaken(story.goal)]
+        excluding += bool(variants)
+        for variant in variants:
+            assert (
+                evaluate(variant, View(story.world.schema, story.store), story.world.rules, story.user)
+                != (story.ends[0])
+            )
+    assert excluding >= count / 2
 
 
 @pytest.mark.parametrize(
@@ -477,7 +546,7 @@ def test_short_prompt_has_rules_and_tools_alone():
     (full, request), (short, same_request) = openings.values()
     assert request == same_request
     assert len(short) < len(full) / 3
-    assert all(rule.text(world.schema, world.skin) in short for rule in world.rules)
+    assert all(rule in short for rule in rules_in_words(world, "train"))
     assert all(f"\n{tool.name}({', '.join(tool.parameters['properties'])})" in short for tool in tools)
 
 
