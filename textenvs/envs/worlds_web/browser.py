@@ -100,7 +100,7 @@ def _fill(state: WebState, arguments: dict[str, Any]) -> str:
     session.page.element(number, Field)
     if len(text_of_value(value)) > MAX_ENTRY:
         raise ToolError(f"a field takes at most {MAX_ENTRY:,} characters")
-    state.session = replace(session, filled={**session.filled, number: value})
+    state.session = Session(session.page, {**session.filled, number: value}, session.history)
     return session.page.field_text(number, state.session.filled)
 
 
@@ -115,7 +115,8 @@ def _press(state: WebState, arguments: dict[str, Any]) -> str:
     place, tool = site.places[button.tool], site.tools[button.tool]
     numbers: dict[Path, int] = {one.path: number for number, one in page.numbered(Field) if one.form == button.form}
     entries = {path: state.session.entry(number) for path, number in numbers.items()}
-    values, problems = arguments_of(tool.parameters, {**{(name,): value for name, value in button.fixed}, **entries})
+    fixed = {(name,): value for name, value in page.fixed if name in tool.parameters["properties"]}
+    values, problems = arguments_of(tool.parameters, {**fixed, **entries})
     if problems:
         marks = {numbers[path]: problem for path, problem in problems.items()}
         raise ToolError(state.session.text("Not done: see the errors below.", marks))

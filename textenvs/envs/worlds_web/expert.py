@@ -53,10 +53,8 @@ def _go(state: WebState, address: str) -> ToolCall:
 def _submit(state: WebState, name: str, arguments: Mapping[str, Any]) -> list[ToolCall]:
     """Return what fills and sends the form of a tool; nothing where the page has no such form."""
     page = state.session.page
-    number = page.number(
-        Button, lambda one: one.tool == name and all(arguments.get(key) == value for key, value in one.fixed)
-    )
-    if number is None:
+    number = page.number(Button, lambda one: one.tool == name)
+    if number is None or any(arguments.get(key) != value for key, value in page.fixed):
         return []
     button = page.element(number, Button)
     entries = _entries(state, name, arguments)

@@ -17,6 +17,7 @@ from ...tools.jsontext import JsonProblem, read_value, skip_space
 #: The keys that lead to a value within the arguments.
 Path: TypeAlias = "tuple[str, ...]"
 
+_json = json.JSONEncoder(ensure_ascii=False).encode
 _MISSING = object()
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -64,7 +65,7 @@ def is_empty(entry: Any) -> bool:
 
 def text_of_value(value: Any) -> str:
     """Return the text of a value: a text itself, and JSON of all else."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else _json(value)
 
 
 def arguments_of(schema: Mapping[str, Any], entries: Mapping[Path, Any]) -> tuple[dict[str, Any], dict[Path, str]]:

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ...tools.schema import ToolError
 from .forms import Path
 
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
-@dataclass(frozen=True, slots=True)
-class Link:
+
+class Link(NamedTuple):
     """A way to another page."""
 
     label: str
     address: str
 
-    kind = "link"
+    called = "link"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A place of a form for a value.
 
     Args:
@@ -42,25 +43,24 @@ class Field:
     form: int
     initial: Any = ""
 
-    kind = "field"
+    called = "field"
 
 
-@dataclass(frozen=True, slots=True)
-class Button:
+class Button(NamedTuple):
     """A button that runs a tool of the world with what its form has.
 
     Args:
         tool: The tool's name.
-        fixed: Arguments that the page decides.
         form: The number of its form on the page; its fields come before it.
+        fixed: Arguments that are no fields, beside those of the page.
     """
 
     label: str
     tool: str
-    fixed: tuple[tuple[str, Any], ...] = ()
     form: int = -1
+    fixed: tuple[tuple[str, Any], ...] = ()
 
-    kind = "button"
+    called = "button"
 
 
 Element: TypeAlias = "Link | Field | Button"
@@ -75,17 +75,20 @@ class Page:
         address: Opens it again.
         body: Words and elements, in order.
         first: The number of its first element.
+        fixed: Arguments that all forms of the page have.
         loaded: Whether it has what it should; ``False``: the service did not answer.
     """
 
     address: str = "/"
     body: tuple[str | Element, ...] = ()
     first: int = 1
+    fixed: tuple[tuple[str, Any], ...] = ()
     loaded: bool = True
-    elements: tuple[Element, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "elements", tuple(part for part in self.body if not isinstance(part, str)))
+    @cached_property
+    def elements(self) -> Sequence[Element]:
+        """The links, fields and buttons, in the order of their numbers."""
+        return [part for part in self.body if not isinstance(part, str)]
 
     @property
     def end(self) -> int:
@@ -121,7 +124,7 @@ class Page:
             raise ToolError(f"[{number}] {was}; this page, {self.address}, has [{self.first}] to [{self.end - 1}]")
         element = self.elements[number - self.first]
         if not isinstance(element, kind):
-            raise ToolError(f'[{number}] is the {element.kind} "{element.label}", not a {kind.kind}')
+            raise ToolError(f'[{number}] is the {element.called} "{element.label}", not a {kind.called}')
         return element
 
     def numbered(self, kind: type[ElementT]) -> list[tuple[int, ElementT]]:
@@ -135,11 +138,7 @@ class Page:
 
 def _shown(element: Element, number: int, filled: Mapping[int, Any]) -> str:
     if not isinstance(element, Field):
-        return f'[{number}] {element.kind} "{element.label}"'
-    entry = json.dumps(filled.get(number, element.initial), ensure_ascii=False)
-    return f'[{number}] field "{element.label}" ({element.hint}) = {entry}'
-
-
-def lines(parts: Sequence[Sequence[str | Element]]) -> tuple[str | Element, ...]:
-    """Return a body with a line of each of the parts."""
-    return tuple(piece for part in parts for piece in (*part, "\n"))[:-1]
+        return f'[{number}] {element.called} "{element.label}"'
+    entry = filled.get(number, element.initial)
+    text = '""' if entry == "" else _json(entry)
+    return f'[{number}] field "{element.label}" ({element.hint}) = {text}'

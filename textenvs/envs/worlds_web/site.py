@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -46,6 +47,12 @@ class Kind:
     find: Tool[..., Any]
     get: Tool[..., Any]
     actions: Sequence[Action]
+    targets: Mapping[str, str]  # of the fields that refer to records: which entity's, by what they are called
+
+    @cached_property
+    def names(self) -> Mapping[str, Path]:
+        """The fields of the search form by their names in addresses."""
+        return {".".join(path): path for path, _, _ in leaves(self.find.parameters)}
 
     def record(self, number: str) -> str:
         """Return the address of a record."""
@@ -58,21 +65,21 @@ class Kind:
 
     def results(self, entries: Mapping[Path, Any]) -> str:
         """Return the address of what a filled search form finds."""
-        order = [path for path, _, _ in leaves(self.find.parameters)]
-        query = {
-            ".".join(path): text_of_value(entries[path])
-            for path in order
+        if not entries:
+            return self.address
+        query = [
+            (name, text_of_value(entries[path]))
+            for name, path in self.names.items()
             if path in entries and not is_empty(entries[path])
-        }
+        ]
         return f"{self.address}?{urlencode(query)}" if query else self.address
 
     def entries(self, query: str) -> dict[Path, str]:
         """Return what an address has filled into the search form; :class:`ToolError`: something unknown."""
-        paths = {".".join(path): path for path, _, _ in leaves(self.find.parameters)}
         pairs = dict(parse_qsl(query))
-        if unknown := [name for name in pairs if name not in paths]:
-            raise ToolError(f"{self.address} has no field {unknown[0][:40]!r}; it has {', '.join(paths)}")
-        return {paths[name]: text for name, text in pairs.items()}
+        if unknown := [name for name in pairs if name not in self.names]:
+            raise ToolError(f"{self.address} has no field {unknown[0][:40]!r}; it has {', '.join(self.names)}")
+        return {self.names[name]: text for name, text in pairs.items()}
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,8 @@ class Site:
         #: By what they are called in addresses: the applications' names in the code.
         self.applications = {called: name for name, called in skin.applications.items()}
         self.kinds: dict[str, Kind] = {}
+        #: Parts of pages that are the same in all episodes.
+        self.parts: dict[str, tuple[Any, ...]] = {}
         self.by_entity: dict[str, Kind] = {}
         self.places: dict[str, Place] = {}
         for key, entity in world.schema.entities.items():
@@ -113,7 +122,8 @@ class Site:
             label = tool.description.removesuffix(".") if own else spoken(called).capitalize()
             actions.append(Action(label, tool, own))
         find, get = (self.tools[skin.tool(entity, one)] for one in ("find", "get"))
-        return Kind(entity, address, find, get, actions)
+        targets = {skin.fields[entity.key, one.name]: one.to for one in entity.fields.values() if one.kind == "ref"}
+        return Kind(entity, address, find, get, actions, targets)
 
     def kinds_of(self, called: str) -> list[Kind]:
         """Return the kinds of records of an application."""
