@@ -10,6 +10,7 @@ from typing import Any
 
 from ...tool_env import ToolState
 from ...tools.formats import CallFormat, make_format
+from ...tools.react import React
 from ...tools.schema import Tool, ToolError
 from ...tools.toolbox import Toolbox
 from .applications import Entity, Field, Value, Verb
@@ -86,10 +87,10 @@ def make_kit(tools: Sequence[Tool[..., Any]], call_format: str, max_calls_per_tu
     """Return tools with what a prompt says of them; nothing where a chat template says it."""
     form = make_format(call_format, tools)
     lines = "\n".join(f"{tool.name}{_signature(tool)}: {tool.description}" for tool in tools)
-    text = form.prompt.replace("@TOOLS@", lines)
+    text = form.instructions() if isinstance(form, React) else form.prompt.replace("@TOOLS@", lines)
     names = "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
     toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn)
-    return ToolKit(toolbox, form, text, names if form.prompt else "")
+    return ToolKit(toolbox, form, text, names if text else "")
 
 
 def _signature(tool: Tool[..., Any]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from .browser import FILL, OPEN, PRESS
 
 _WRITE = Hermes().write
 _ELEMENT = re.compile(r'\[(\d+)\] (link|field|button) "(.*?)"')
-_VALUE = re.compile(r'^[a-z][a-z ]*: (?:\[\d+\] link ")?(.*?)"?$', re.M)
-_RECORD = re.compile(r"\(([A-Z]\d{4,5})\)$")
+_VALUE = re.compile(r'^[a-z][a-z ]*: (?:\[\d+\] link ")?(.*?)(?: \(\w+\)")?$', re.M)
+_RECORD = re.compile(r"\([A-Z]\d{4,5}\)$")
+_FINISH = call(FINISH)
+
+#: Calls, one reply after another; it is sent the conversation before each.
+_Plan: TypeAlias = "Generator[list[ToolCall], Messages, None]"
 
 
 def _page(conversation: Messages) -> str:
@@ -29,84 +34,95 @@ def _page(conversation: Messages) -> str:
 
 def _elements(conversation: Messages, kind: str) -> list[tuple[int, str]]:
     """Return the numbers and labels of the elements of a kind on the last page."""
-    found = _ELEMENT.findall(_page(conversation))
-    return [(int(number), label) for number, which, label in found if which == kind]
+    return [(int(number), label) for number, called, label in _ELEMENT.findall(_page(conversation)) if called == kind]
 
 
-def _words(conversation: Messages) -> set[str]:
-    return set(re.findall(r"\w{3,}", first_user_text(conversation).casefold()))
+def _score(conversation: Messages, label: str) -> int:
+    """Return how many words of a label the request has; the beginnings of words are compared."""
+    words = {word[:5] for word in re.findall(r"\w{3,}", first_user_text(conversation).casefold())}
+    return len(words & {word[:5] for word in label.casefold().split()})
 
 
-def _most(conversation: Messages, elements: list[tuple[int, str]]) -> int:
-    """Return the number of the element with most of the request's words."""
-    words = _words(conversation)
-    return max(elements, key=lambda one: len(words & set(one[1].casefold().split())))[0]
+def _addresses(conversation: Messages) -> list[str]:
+    """Return the addresses of the lists of the first page, those that the request names first."""
+    found = []
+    for line in _page(conversation).splitlines():
+        application, *kinds = [label for _, _, label in _ELEMENT.findall(line)] or [""]
+        found += [(_score(conversation, kind), f"/{application}/{kind}".replace(" ", "_")) for kind in kinds]
+    return [address for _, address in sorted(found, key=lambda one: -one[0])]
 
 
-class _Clicks:
-    """Searches for the names in the request, opens the first record, and perhaps presses a button there.
-
-    Args:
-        acts: Whether it presses a button; else it answers with a value of the record.
-    """
-
-    def __init__(self, acts: bool) -> None:
-        self._acts = acts
-        self._step = 0
-
-    def __call__(self, conversation: Messages) -> str | Message:
-        calls = self._next(conversation)
-        self._step += 1
-        return _WRITE("", calls)
-
-    def _next(self, conversation: Messages) -> list[ToolCall]:
-        links, fields = _elements(conversation, "link"), _elements(conversation, "field")
-        buttons = _elements(conversation, "button")
-        if self._step == 0:
-            return [call(OPEN, to=_most(conversation, links))]
-        if self._step == 1 and not fields:  # an application, and not its records
-            self._step = 0
-            return [call(OPEN, to=links[-1][0])]
-        request = first_user_text(conversation)
-        names = re.findall(r'"([^"]+)"', request) or re.findall(r"([A-Z]\w+ [A-Z]\w+)", request)
-        if self._step == 1 and names and buttons:
-            return [call(FILL, field=fields[0][0], value=names[-1]), call(PRESS, button=buttons[0][0])]
-        records = [number for number, label in links if _RECORD.search(label)]
-        if self._step == 2 and records:
-            return [call(OPEN, to=records[0])]
-        if self._step == 3 and self._acts and buttons:
-            return [call(PRESS, button=_most(conversation, buttons))]
-        values = _VALUE.findall(_page(conversation))
-        return [call(FINISH) if self._acts or not values else call(FINISH, answer=values[-1])]
+def _confirmed(conversation: Messages) -> list[ToolCall]:
+    """Return what fills in the id of the record that is open; nothing where none is."""
+    number = re.search(r"^id: (\w+)$", _page(conversation), re.M)
+    fields = [field for field, label in _elements(conversation, "field") if label == "id"]
+    return [call(FILL, field=fields[0], value=number[1])] if number and fields else []
 
 
-class _Wanders:
-    """Opens any links, presses any buttons, and finishes at some time."""
+def _clicks(acts: bool) -> _Plan:
+    """Search all lists for the name in the request; press the likeliest button of what is found, or read it out."""
+    conversation = yield []
+    request = first_user_text(conversation)
+    names = re.findall(r'"([^"]+)"', request) or re.findall(r"([A-Z]\w+ [A-Z]\w+)", request) or [""]
+    for address in _addresses(conversation):
+        conversation = yield [call(OPEN, to=address)]
+        fields, buttons = _elements(conversation, "field"), _elements(conversation, "button")
+        if not fields or not buttons:
+            continue
+        conversation = yield [call(FILL, field=fields[0][0], value=names[-1]), call(PRESS, button=buttons[0][0])]
+        records = [number for number, label in _elements(conversation, "link") if _RECORD.search(label)]
+        if records:
+            conversation = yield [call(OPEN, to=records[0])]
+            break
+    buttons, values = _elements(conversation, "button"), _VALUE.findall(_page(conversation))
+    if acts and buttons:
+        button = max(buttons, key=lambda one: _score(conversation, one[1]))[0]
+        yield [*_confirmed(conversation), call(PRESS, button=button)]
+    while True:
+        yield [_FINISH if acts or not values else call(FINISH, answer=values[-1])]
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
 
-    def __call__(self, conversation: Messages) -> str | Message:
+def _wander(rng: np.random.Generator) -> _Plan:
+    """Open any links, press any buttons, and finish at some time."""
+    conversation = yield []
+    while True:
         links, buttons = _elements(conversation, "link"), _elements(conversation, "button")
-        luck = self._rng.random()
+        luck = rng.random()
         if luck < 0.1 or not links:
-            return _WRITE("", [call(FINISH)])
-        if luck < 0.4 and buttons:
-            return _WRITE("", [call(PRESS, button=buttons[int(self._rng.integers(len(buttons)))][0])])
-        return _WRITE("", [call(OPEN, to=links[int(self._rng.integers(len(links)))][0])])
+            conversation = yield [_FINISH]
+        elif luck < 0.4 and buttons:
+            button = buttons[int(rng.integers(len(buttons)))][0]
+            conversation = yield [*_confirmed(conversation), call(PRESS, button=button)]
+        else:
+            conversation = yield [call(OPEN, to=links[int(rng.integers(len(links)))][0])]
 
 
-def _clicks(acts: bool) -> Callable[..., Cheater]:
-    return lambda rng, seen: _Clicks(acts)
+def _started(make: Callable[[np.random.Generator], _Plan]) -> Callable[..., Cheater]:
+    def start(rng: np.random.Generator, seen: object) -> Cheater:
+        plan = make(rng)
+        next(plan)
+
+        def reply(conversation: Messages) -> str | Message:
+            return _WRITE("", plan.send(conversation))
+
+        return reply
+
+    return start
 
 
 ATTACKS: tuple[Attack, ...] = (
-    always("finish", "finishes at once", _WRITE("", [call(FINISH)])),  # type: ignore[arg-type]
-    always("refuse", "finishes at once, and refuses", _WRITE("", [call(FINISH, refused="P1000")])),  # type: ignore[arg-type]
+    always("finish", "finishes at once", lambda conversation: _WRITE("", [_FINISH])),
+    always("refuse", "finishes at once, and refuses", lambda conversation: _WRITE("", [call(FINISH, refused="P1000")])),
     sequence("answer-one", "answers 1", [_WRITE("", [call(FINISH, answer=1)])]),
-    Attack("wander", "opens any links, presses any buttons", lambda rng, seen: _Wanders(rng)),
+    Attack("wander", "opens any links, presses any buttons", _started(_wander)),
     Attack(
-        "first-match", "searches for a name in the request, and presses a button of the first record", _clicks(True)
+        "first-match",
+        "searches for a name in the request, and presses a button of the first record",
+        _started(lambda rng: _clicks(acts=True)),
     ),
-    Attack("read-first", "searches for a name in the request, and answers with what it reads", _clicks(False)),
+    Attack(
+        "read-first",
+        "searches for a name in the request, and answers with what it reads",
+        _started(lambda rng: _clicks(acts=False)),
+    ),
 )

@@ -24,7 +24,8 @@ _NUMBER = re.compile(r"\s*\[?(\d{1,9})\]?\s*")
 INTRODUCTION = (
     "The applications are text pages with numbered links, fields and buttons. Open a link by its number, or an "
     "address: /application/records, or /application/records/id, with _ for spaces. Fill the fields of a form, then "
-    "press the button below them. Numbers are of the last page alone. This page is open:\n"
+    "press the button below them; the id of a record above its forms confirms a change. Numbers are of the last page "
+    "alone. This page is open:\n"
 )
 
 
@@ -113,10 +114,11 @@ def _press(state: WebState, arguments: dict[str, Any]) -> str:
         message = "You are signed in again."
         return state.session.text(message) if page.loaded else _visit(state, page.address, message)
     place, tool = site.places[button.tool], site.tools[button.tool]
-    numbers: dict[Path, int] = {one.path: number for number, one in page.numbered(Field) if one.form == button.form}
+    numbers: dict[Path, int] = {one.path: number for number, one in page.sent_by(button)}
     entries = {path: state.session.entry(number) for path, number in numbers.items()}
-    fixed = {(name,): value for name, value in page.fixed if name in tool.parameters["properties"]}
-    values, problems = arguments_of(tool.parameters, {**fixed, **entries})
+    values, problems = arguments_of(tool.parameters, entries)
+    if page.record and values.get(ID, page.record).strip() != page.record:
+        problems[(ID,)] = f"this page is of {page.record}"
     if problems:
         marks = {numbers[path]: problem for path, problem in problems.items()}
         raise ToolError(state.session.text("Not done: see the errors below.", marks))

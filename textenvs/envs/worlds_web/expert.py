@@ -11,7 +11,7 @@ from ...tools.formats import call
 from ..worlds.tools import FINISH, SIGN_IN
 from .browser import FILL, OPEN, PRESS, WebState
 from .forms import Path, leaves
-from .page import Button, Field, Link
+from .page import Button, Link
 from .site import ID, PAGE_NUMBER
 
 
@@ -54,11 +54,11 @@ def _submit(state: WebState, name: str, arguments: Mapping[str, Any]) -> list[To
     """Return what fills and sends the form of a tool; nothing where the page has no such form."""
     page = state.session.page
     number = page.number(Button, lambda one: one.tool == name)
-    if number is None or any(arguments.get(key) != value for key, value in page.fixed):
+    if number is None or (page.record and arguments[ID] != page.record):
         return []
     button = page.element(number, Button)
     entries = _entries(state, name, arguments)
-    fields = [(place, entries.get(one.path, "")) for place, one in page.numbered(Field) if one.form == button.form]
+    fields = [(place, entries.get(one.path, "")) for place, one in page.sent_by(button)]
     fills = [call(FILL, field=place, value=value) for place, value in fields if state.session.entry(place) != value]
     return [*fills, call(PRESS, button=number)]
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from ...tools.schema import ToolError
 from .forms import Path
 
+#: The form of a field that every button of the page sends.
+SHARED = -1
 _json = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -33,7 +35,7 @@ class Field(NamedTuple):
     Args:
         hint: What fits, in a word or two.
         path: Of its value within the arguments of the form's tool.
-        form: The number of the form on the page.
+        form: The number of the form on the page; :data:`SHARED`: it is part of every form.
         initial: Its value when the page is loaded; empty for none.
     """
 
@@ -52,12 +54,12 @@ class Button(NamedTuple):
     Args:
         tool: The tool's name.
         form: The number of its form on the page; its fields come before it.
-        fixed: Arguments that are no fields, beside those of the page.
+        fixed: Arguments that are no fields.
     """
 
     label: str
     tool: str
-    form: int = -1
+    form: int = 0
     fixed: tuple[tuple[str, Any], ...] = ()
 
     called = "button"
@@ -75,14 +77,14 @@ class Page:
         address: Opens it again.
         body: Words and elements, in order.
         first: The number of its first element.
-        fixed: Arguments that all forms of the page have.
+        record: The id of the record that it is of; empty for none.
         loaded: Whether it has what it should; ``False``: the service did not answer.
     """
 
     address: str = "/"
     body: tuple[str | Element, ...] = ()
     first: int = 1
-    fixed: tuple[tuple[str, Any], ...] = ()
+    record: str = ""
     loaded: bool = True
 
     @cached_property
@@ -130,6 +132,10 @@ class Page:
     def numbered(self, kind: type[ElementT]) -> list[tuple[int, ElementT]]:
         """Return the elements of a kind with their numbers."""
         return [(number, one) for number, one in enumerate(self.elements, self.first) if isinstance(one, kind)]
+
+    def sent_by(self, button: Button) -> list[tuple[int, Field]]:
+        """Return the fields that a button sends, with their numbers."""
+        return [one for one in self.numbered(Field) if one[1].form in (button.form, SHARED)]
 
     def number(self, kind: type[ElementT], fits: Callable[[ElementT], bool]) -> int | None:
         """Return the number of the first element of a kind that fits; ``None``: the page has none."""

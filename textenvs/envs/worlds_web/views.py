@@ -10,7 +10,7 @@ from ...tools.schema import Tool, ToolError
 from ..worlds.skin import spoken
 from ..worlds.tools import SIGN_IN, RefusedError, WorldState
 from .forms import Path, arguments_of, hint_of, leaves, text_of_value
-from .page import Button, Element, Field, Link, Page
+from .page import SHARED, Button, Element, Field, Link, Page
 from .site import ID, PAGE_NUMBER, Action, Kind, Site
 
 #: Words and elements, in order.
@@ -49,8 +49,7 @@ def load(site: Site, state: WorldState, address: str, first: int) -> Page:
     action = next((action for action in kind.actions if action.address == own), None)
     if action is not None:
         return Page(own, (*_top(site, kind, own), *_form(action, 0)), first)
-    fixed = ((ID, number),)
-    return _loaded(site, state, kind, own, first, lambda: _record(site, state, kind, number), fixed)
+    return _loaded(site, state, kind, own, first, lambda: _record(site, state, kind, number), number)
 
 
 def with_sign_in(site: Site, state: WorldState, page: Page, kind: Kind) -> Page:
@@ -78,12 +77,12 @@ def _loaded(
     address: str,
     first: int,
     view: Callable[[], Parts],
-    fixed: tuple[tuple[str, Any], ...] = (),
+    record: str = "",
 ) -> Page:
     """Return a page of records, or one that says that the service does not answer."""
     top = _top(site, kind, address)
     try:
-        return Page(address, (*top, *view()), first, fixed)
+        return Page(address, (*top, *view()), first, record)
     except RefusedError as error:
         if not error.passes:
             raise ToolError(f"{error.problem}; {kind.address} finds records") from None
@@ -190,8 +189,17 @@ def _label(site: Site, state: WorldState, entity: str, number: str) -> str:
 
 
 def _actions(kind: Kind) -> Parts:
+    """Return the forms of a record's actions, below a field that confirms the record.
+
+    A link leads to a record whatever it is. The id in the field is what says it: two twins whose ends are about other
+    records take other entries, so what must be read to end right is as with tools.
+    """
     actions = [action for action in kind.actions if not action.address]
-    return tuple(part for form, action in enumerate(actions) for part in _form(action, form))
+    if not actions:
+        return ()
+    confirm = Field("id", f"{hint_of(actions[0].tool.parameters['properties'][ID])}, confirms a change", (ID,), SHARED)
+    forms = (part for form, action in enumerate(actions) for part in _form(action, form))
+    return (*_lines([confirm]), *forms)
 
 
 def _form(action: Action, form: int) -> Parts:
