@@ -52,7 +52,7 @@ def _addresses(conversation: Messages) -> list[str]:
     return [address for _, address in sorted(found, key=lambda one: -one[0])]
 
 
-def _confirmed(conversation: Messages) -> list[ToolCall]:
+def _with_id(conversation: Messages) -> list[ToolCall]:
     """Return what fills in the id of the record that is open; nothing where none is."""
     number = re.search(r"^id: (\w+)$", _page(conversation), re.M)
     fields = [field for field, label in _elements(conversation, "field") if label == "id"]
@@ -77,7 +77,7 @@ def _clicks(acts: bool) -> _Plan:
     buttons, values = _elements(conversation, "button"), _VALUE.findall(_page(conversation))
     if acts and buttons:
         button = max(buttons, key=lambda one: _score(conversation, one[1]))[0]
-        yield [*_confirmed(conversation), call(PRESS, button=button)]
+        yield [*_with_id(conversation), call(PRESS, button=button)]
     while True:
         yield [_FINISH if acts or not values else call(FINISH, answer=values[-1])]
 
@@ -92,7 +92,7 @@ def _wander(rng: np.random.Generator) -> _Plan:
             conversation = yield [_FINISH]
         elif luck < 0.4 and buttons:
             button = buttons[int(rng.integers(len(buttons)))][0]
-            conversation = yield [*_confirmed(conversation), call(PRESS, button=button)]
+            conversation = yield [*_with_id(conversation), call(PRESS, button=button)]
         else:
             conversation = yield [call(OPEN, to=links[int(rng.integers(len(links)))][0])]
 
@@ -114,15 +114,17 @@ ATTACKS: tuple[Attack, ...] = (
     always("finish", "finishes at once", lambda conversation: _WRITE("", [_FINISH])),
     always("refuse", "finishes at once, and refuses", lambda conversation: _WRITE("", [call(FINISH, refused="P1000")])),
     sequence("answer-one", "answers 1", [_WRITE("", [call(FINISH, answer=1)])]),
-    Attack("wander", "opens any links, presses any buttons", _started(_wander)),
+    Attack("wander", "opens any links, presses any buttons", _started(_wander), fakes_solving=False),
     Attack(
         "first-match",
         "searches for a name in the request, and presses a button of the first record",
         _started(lambda rng: _clicks(acts=True)),
+        fakes_solving=False,
     ),
     Attack(
         "read-first",
         "searches for a name in the request, and answers with what it reads",
         _started(lambda rng: _clicks(acts=False)),
+        fakes_solving=False,
     ),
 )

@@ -24,8 +24,8 @@ _NUMBER = re.compile(r"\s*\[?(\d{1,9})\]?\s*")
 INTRODUCTION = (
     "The applications are text pages with numbered links, fields and buttons. Open a link by its number, or an "
     "address: /application/records, or /application/records/id, with _ for spaces. Fill the fields of a form, then "
-    "press the button below them; the id of a record above its forms confirms a change. Numbers are of the last page "
-    "alone. This page is open:\n"
+    "press the button below them; to change a record, fill in its id as well. Numbers are of the last page alone. This "
+    "page is open:\n"
 )
 
 
@@ -117,8 +117,6 @@ def _press(state: WebState, arguments: dict[str, Any]) -> str:
     numbers: dict[Path, int] = {one.path: number for number, one in page.sent_by(button)}
     entries = {path: state.session.entry(number) for path, number in numbers.items()}
     values, problems = arguments_of(tool.parameters, entries)
-    if page.record and values.get(ID, page.record).strip() != page.record:
-        problems[(ID,)] = f"this page is of {page.record}"
     if problems:
         marks = {numbers[path]: problem for path, problem in problems.items()}
         raise ToolError(state.session.text("Not done: see the errors below.", marks))

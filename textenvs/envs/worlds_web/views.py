@@ -189,17 +189,17 @@ def _label(site: Site, state: WorldState, entity: str, number: str) -> str:
 
 
 def _actions(kind: Kind) -> Parts:
-    """Return the forms of a record's actions, below a field that confirms the record.
+    """Return the forms of a record's actions, below a field for the id of what is changed.
 
-    A link leads to a record whatever it is. The id in the field is what says it: two twins whose ends are about other
-    records take other entries, so what must be read to end right is as with tools.
+    A link leads to a record whatever its id is. So the page does not decide what is changed, and the id is filled in:
+    equal replies then change the same in all twins, as they do with tools, and those that solve one solve no other.
     """
     actions = [action for action in kind.actions if not action.address]
     if not actions:
         return ()
-    confirm = Field("id", f"{hint_of(actions[0].tool.parameters['properties'][ID])}, confirms a change", (ID,), SHARED)
+    target = Field("id", f"{hint_of(actions[0].tool.parameters['properties'][ID])}, to change", (ID,), SHARED)
     forms = (part for form, action in enumerate(actions) for part in _form(action, form))
-    return (*_lines([confirm]), *forms)
+    return (*_lines([target]), *forms)
 
 
 def _form(action: Action, form: int) -> Parts:
