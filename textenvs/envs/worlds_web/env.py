@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from ...data.sources import Source
 from ...env import EpisodeState
 from ...messages import Message, system, text_of
-from ...options import checked
+from ...options import PositiveInt, checked
 from ...task import Task
 from ..worlds.env import Worlds
 from ..worlds.tools import PAGE, ToolKit, make_kit
@@ -21,6 +21,7 @@ from .expert import actions_for
 
 #: Records on a page of a list, at most.
 MAX_PAGE_SIZE = 100
+_FEW_TURNS, _MANY_TURNS = 60, 120
 
 
 class WorldsWeb(Worlds):
@@ -34,7 +35,8 @@ class WorldsWeb(Worlds):
     Args:
         tasks: As in ``Worlds``; rows of ``Worlds`` are tasks here, too.
         page_size: Records on a page of a list, from 1 to 100.
-        max_assistant_turns: How many replies there are; ``None`` for no limit.
+        max_assistant_turns: How many replies there are; ``None`` for no limit; ``"level"`` (the default): 60, or 120
+            at the level ``"hard"`` and for ``tasks``.
         **options: As in ``Worlds``. ``call_format`` may be ``"native"``: the tools are the same in all worlds.
 
     Raises:
@@ -52,9 +54,11 @@ class WorldsWeb(Worlds):
         tasks: Source = None,
         *,
         page_size: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = PAGE,
-        max_assistant_turns: int | None = 120,
+        max_assistant_turns: PositiveInt | Literal["level"] | None = "level",
         **options: Any,
     ) -> None:
+        if max_assistant_turns == "level":
+            max_assistant_turns = _FEW_TURNS if tasks is None and options.get("level") != "hard" else _MANY_TURNS
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
         self.page_size = page_size
 

@@ -18,7 +18,6 @@ from ...tools.jsontext import JsonProblem, read_value, skip_space
 Path: TypeAlias = "tuple[str, ...]"
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
-_MISSING = object()
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -41,7 +40,7 @@ def leaves(schema: Mapping[str, Any], path: Path = (), required: bool = True) ->
     """Yield the path and the schema of each field, and whether it must be filled whenever the form is sent."""
     for name, part in schema["properties"].items():
         needed = required and name in schema.get("required", ())
-        if _is_nested(part):
+        if "properties" in part:
             yield from leaves(part, (*path, name), needed)
         else:
             yield (*path, name), part, needed
@@ -76,31 +75,29 @@ def arguments_of(schema: Mapping[str, Any], entries: Mapping[Path, Any]) -> tupl
         entries: What the fields hold, by path; where a path is not in it, the field is empty.
     """
     problems: dict[Path, str] = {}
-    value = _collected(schema, (), True, entries, problems)
-    return value if isinstance(value, dict) else {}, problems
+    return _collected(schema, (), True, entries, problems) or {}, problems
 
 
 def _collected(
     schema: Mapping[str, Any], path: Path, required: bool, entries: Mapping[Path, Any], problems: dict[Path, str]
-) -> Any:
-    if not _is_nested(schema) and path:
-        if is_empty(entry := entries.get(path)):
-            if required:
-                problems[path] = "it must be filled"
-            return _MISSING
-        try:
-            return typed(entry, schema)
-        except ValueError as error:
-            problems[path] = str(error)
-            return _MISSING
-    needed = schema.get("required", ())
-    filled = required or any(one[: len(path)] == path and not is_empty(entry) for one, entry in entries.items())
-    parts = {
-        name: _collected(part, (*path, name), filled and name in needed, entries, problems)
-        for name, part in schema["properties"].items()
-    }
-    parts = {name: value for name, value in parts.items() if value is not _MISSING}
-    return parts if parts or required else _MISSING
+) -> dict[str, Any] | None:
+    """Return the object that the fields below a path say; ``None`` where it may be left out, and all are empty."""
+    required = required or any(one[: len(path)] == path and not is_empty(entry) for one, entry in entries.items())
+    needed, value = schema.get("required", ()), dict[str, Any]()
+    for name, part in schema["properties"].items():
+        own = (*path, name)
+        if "properties" in part:
+            if (inside := _collected(part, own, required and name in needed, entries, problems)) is not None:
+                value[name] = inside
+        elif is_empty(entry := entries.get(own)):
+            if required and name in needed:
+                problems[own] = "it must be filled"
+        else:
+            try:
+                value[name] = typed(entry, part)
+            except ValueError as error:
+                problems[own] = str(error)
+    return value if required else None
 
 
 def typed(entry: Any, schema: Mapping[str, Any]) -> Any:
@@ -156,7 +153,3 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
         for option in schema.get(key, ()):
             names += _types(option)
     return [name for name in dict.fromkeys(names) if name in _TYPES]
-
-
-def _is_nested(schema: Mapping[str, Any]) -> bool:
-    return "properties" in schema
