@@ -84,7 +84,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tool of the world is: its kind, and which of the kind's tools it is."""
+    """The place of a tool of the world: its kind, and which of the kind's tools it is."""
 
     kind: Kind
     part: str  # "find", "get" or "action"
