@@ -26,8 +26,6 @@ class Link(NamedTuple):
     label: str
     address: str
 
-    called = "link"
-
 
 class Field(NamedTuple):
     """A place of a form for a value.
@@ -45,8 +43,6 @@ class Field(NamedTuple):
     form: int
     initial: Any = ""
 
-    called = "field"
-
 
 class Button(NamedTuple):
     """A button that runs a tool of the world with what its form has.
@@ -62,10 +58,9 @@ class Button(NamedTuple):
     form: int = 0
     fixed: tuple[tuple[str, Any], ...] = ()
 
-    called = "button"
-
 
 Element: TypeAlias = "Link | Field | Button"
+_CALLED: Mapping[type, str] = {Link: "link", Field: "field", Button: "button"}
 ElementT = TypeVar("ElementT", Link, Field, Button)
 
 
@@ -126,7 +121,7 @@ class Page:
             raise ToolError(f"[{number}] {was}; this page, {self.address}, has [{self.first}] to [{self.end - 1}]")
         element = self.elements[number - self.first]
         if not isinstance(element, kind):
-            raise ToolError(f'[{number}] is the {element.called} "{element.label}", not a {kind.called}')
+            raise ToolError(f'[{number}] is the {_CALLED[type(element)]} "{element.label}", not a {_CALLED[kind]}')
         return element
 
     def numbered(self, kind: type[ElementT]) -> list[tuple[int, ElementT]]:
@@ -144,7 +139,7 @@ class Page:
 
 def _shown(element: Element, number: int, filled: Mapping[int, Any]) -> str:
     if not isinstance(element, Field):
-        return f'[{number}] {element.called} "{element.label}"'
+        return f'[{number}] {_CALLED[type(element)]} "{element.label}"'
     entry = filled.get(number, element.initial)
     text = '""' if entry == "" else _json(entry)
     return f'[{number}] field "{element.label}" ({element.hint}) = {text}'
