@@ -34,6 +34,7 @@ OTHERS_PLAYED = {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "bfcl
 #: In the place of an environment's defaults.
 OPTIONS = {
     "worlds": ("", "level=medium", "level=hard"),
+    "worlds-web": ("", "level=medium", "level=hard"),
     "tau2": ("domain=retail", "domain=telecom split=small", "domain=mock"),
     "bfcl": ("category=base", "category=miss_func", "category=miss_param", "category=long_context"),
 }

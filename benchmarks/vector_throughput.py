@@ -1,6 +1,6 @@
 """Cost of playing many episodes at once: steps/s over those of the same waiting without an environment.
 
-A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no time. Three ratios:
+A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no time. Four ratios:
 
 * ``free_running``: 256 episodes at a time, ``play_episodes`` over a bare asyncio loop: 256 coroutines that wait the
   same times, keep a list of the messages, and do nothing else.
@@ -8,11 +8,13 @@ A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no t
   slowest of a batch. Our own lock step (``TextVectorEnv.step``) is shown beside it.
 * ``one_core``: 10,000 episodes at a time in one thread, ``play_episodes`` over the bare loop. Both are then limited by
   the core, not by the waiting, so this is the price of an environment's step.
+* ``worlds``: the same of ``textenv/worlds``, whose policy waits as that user does and gives the scripted expert's
+  replies. They are of 100 tasks and were recorded before, so no world is drawn while it is measured.
 
 The machine may be noisy: the sides take turns, and a ratio is the median over the rounds. CPU time a step is shown too,
 and its ratio: a busy machine changes it less, and where the core is the limit it says what the first ratio would be.
 
-    python benchmarks/vector_throughput.py [free_running] [lock_step] [one_core] [--rounds 5]
+    python benchmarks/vector_throughput.py [free_running] [lock_step] [one_core] [worlds] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from textenvs import Task, TextEnv, TextVectorEnv, Turn
+import numpy as np
+
+from textenvs import Task, TextEnv, TextVectorEnv, Turn, make
 from textenvs.episodes import play_episodes
 from textenvs.messages import Message, user
 
@@ -103,6 +107,36 @@ async def free_running(in_flight: int) -> None:
         async for episode in stream:
             if episode.error is not None:
                 raise episode.error
+
+
+def recorded_worlds(count: int) -> Callable[[int], Awaitable[None]]:
+    """Return episodes of ``textenv/worlds``, each at its own pace, with the expert's replies of so many tasks."""
+    env: Any = make("textenv/worlds")
+    tasks, replies = [], {}
+    for number in range(count):
+        opening, _ = env.reset(seed=0, options={"task_index": number})
+        tasks.append(env.task)
+        key = opening[-1]["content"]
+        replies[key] = []
+        while not env.state.done:
+            replies[key].append(env.demonstration(np.random.default_rng(0)))
+            env.step(replies[key][-1])
+    numbers = itertools.count()
+
+    async def policy(conversation: Any) -> Any:
+        await asyncio.sleep(latency(next(numbers), 0))
+        Counter.steps += 1
+        turn = sum(message["role"] == "assistant" for message in conversation)
+        return replies[conversation[1]["content"]][turn]
+
+    async def run(in_flight: int) -> None:
+        stream = play_episodes(env, policy, itertools.cycle(tasks), concurrency=in_flight, seed=0)
+        async with aclosing(stream):
+            async for episode in stream:
+                if episode.error is not None:
+                    raise episode.error
+
+    return run
 
 
 async def our_lock_step(in_flight: int) -> None:
@@ -217,7 +251,7 @@ def compare(
 
 
 def main() -> None:
-    names = ("free_running", "lock_step", "one_core")
+    names = ("free_running", "lock_step", "one_core", "worlds")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("which", nargs="*", choices=[*names, []], default=[])
     parser.add_argument("--rounds", type=int, default=5)
@@ -227,6 +261,8 @@ def main() -> None:
     if "one_core" in which:  # first: memory is easiest to see before any was given back
         sides = {"free_running": free_running, "bare_loop": bare}
         compare("one_core", sides, 10_000, 0.5, args)
+    if "worlds" in which:
+        compare("worlds", {"worlds": recorded_worlds(100), "bare_loop": bare}, 10_000, 0.0, args)
     if "free_running" in which:
         sides = {"free_running": free_running, "bare_loop": bare}
         compare("free_running", sides, 256, 0.95, args)

@@ -1,7 +1,7 @@
 """Are generated worlds sound, and fast? Every seed is played by the expert and by the attacks; the parts are timed.
 
     python -m benchmarks.worlds [--levels easy,medium,hard] [--seeds 1000] [--attacked 200] [--scripted 300]
-                                [--results FILE] [--report]
+                                [--results FILE] [--pages | --report]
 
 For each level: of so many test tasks, each in a world of its own, the share that the expert solves, its calls, how many
 facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, the
@@ -9,7 +9,9 @@ duties alone, or all prohibitions as if they held always; of the first tasks, wh
 what a script of keywords solves (:mod:`benchmarks.world_script`), which knows the phrases of the training split alone:
 in test tasks, and in training tasks for comparison.
 Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in milliseconds of
-one core). An exception ends it: no seed is passed over. The results of other levels are kept.
+one core). Last, the same worlds as text pages (`textenv/worlds-web`): a step and a fork, and the mean CPU time of an
+action of the scripted expert's, `finish` left out; `--pages` measures these alone. An exception ends it: no seed is
+passed over. The results of other levels are kept.
 """
 
 from __future__ import annotations
@@ -153,6 +155,37 @@ def speed(level: str) -> dict[str, float]:
     }
 
 
+def pages(level: str, worlds: int | None, episodes: int = 20) -> dict[str, Any]:
+    """Return times of text pages, in milliseconds: of an action the mean CPU time, else medians.
+
+    There are so many ``worlds``; ``None``: each of the scripted expert's ``episodes`` is in a new one, whose tables the
+    first views draw.
+    """
+    env: Any = textenvs.make("textenv/worlds-web", level=level, worlds=worlds).unwrapped
+    actions, steps, forks, size = [], [], [], []
+    for number in range(episodes):
+        env.reset(seed=number, options={"task_index": number})
+        while not env.state.done:
+            reply = env.demonstration(np.random.default_rng(0))
+            fork = env.fork()
+            for call in fork.format.parse(reply).calls:
+                began = time.process_time()
+                (result,) = fork.toolbox.run_now([call], fork.state)
+                if result.name != "finish":
+                    actions.append(1000 * (time.process_time() - began))
+                    size.append(len(result.content))
+            steps.append(timed(lambda _, reply=reply: env.step(reply), 1))
+            forks.append(timed(lambda _: env.snapshot(), 1))
+    return {
+        "action": statistics.mean(actions),
+        "step": statistics.median(steps),
+        "fork": statistics.median(forks),
+        "actions": len(actions) / episodes,
+        "replies": len(steps) / episodes,
+        "characters": statistics.mean(size),
+    }
+
+
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print the tables."""
     names = "  ".join(VIEWS)
@@ -171,6 +204,11 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
     print("\nmilliseconds (medians)")
     for row in rows:
         print(f"{row['level']:<6}  " + "  ".join(f"{name} {value:.2f}" for name, value in row["ms"].items()))
+    print("\ntext pages (milliseconds; actions and replies of an episode, characters of a result)")
+    for row in rows:
+        for worlds, times in row.get("pages", {}).items():
+            values = "  ".join(f"{name} {value:.3g}" for name, value in times.items())
+            print(f"{row['level']:<6}  {worlds}: {values}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,15 +219,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attacked", type=int, default=200, help="of these, so many are played by each attack")
     parser.add_argument("--scripted", type=int, default=300, help="tasks that the keyword script plays")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/worlds.json"))
+    parser.add_argument("--pages", action="store_true", help="the times of text pages alone, of results that are there")
     parser.add_argument("--report", action="store_true", help="print the results that are there")
     options = parser.parse_args(arguments)
     if unknown := set(options.levels) - set(LEVELS):
         parser.error(f"--levels: {', '.join(sorted(unknown))}; there are {', '.join(LEVELS)}")
     rows = {row["level"]: row for row in json.loads(options.results.read_text())} if options.results.exists() else {}
     for level in () if options.report else options.levels:
-        times = speed(level)
-        played = soundness(level, options.seeds, min(options.attacked, options.seeds), options.scripted)
-        rows[level] = {"level": level, "machine": processor(), **played, "ms": times}
+        if not options.pages:
+            times = speed(level)
+            played = soundness(level, options.seeds, min(options.attacked, options.seeds), options.scripted)
+            rows[level] = {"level": level, "machine": processor(), **played, "ms": times}
+        elif level not in rows:
+            parser.error(f"--pages: {options.results} has no results of the level {level}; measure it whole first")
+        rows[level]["pages"] = {"one world": pages(level, 1), "new worlds": pages(level, None)}
         options.results.write_text(json.dumps([rows[name] for name in LEVELS if name in rows], indent=1) + "\n")
     report([rows[name] for name in LEVELS if name in rows])
     return 0

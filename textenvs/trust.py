@@ -21,7 +21,7 @@ from .registry import list_environments
 ROW_OPTIONS: frozenset[str] = frozenset((
     "accepts", "admissible", "alpha", "ambiguous", "answer_format", "answers", "attempts", "bleu", "call_cost",
     "call_format", "category", "correct", "count", "dataset", "deliveries", "domain", "env", "extra_turn", "feedback",
-    "applications", "forfeit", "goals", "prompt", "record_kinds", "worlds",
+    "applications", "forfeit", "goals", "page_size", "prompt", "record_kinds", "worlds",
     "format", "formula", "game", "instruction", "interactivity", "kinds", "level", "manner", "manual",
     "max_assistant_turns", "max_calls_per_turn", "max_contexts", "max_output_chars", "max_steps", "max_user_turns",
     "method", "needless", "no_progress", "opponent", "patience", "progress", "question", "reasoning_marks", "rewarded",

@@ -80,6 +80,8 @@ class Worlds(ToolEnv[WorldState]):
     attack_margin: ClassVar[float] = 0.5
     own_attacks = ATTACKS
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
+    #: Whether every world has tools of its own.
+    tools_differ: ClassVar[bool] = True
 
     @checked
     def __init__(
@@ -103,7 +105,7 @@ class Worlds(ToolEnv[WorldState]):
         max_assistant_turns: int | None = 80,
         **options: Any,
     ) -> None:
-        if call_format == "native":
+        if call_format == "native" and self.tools_differ:
             raise ValueError("call_format='native' has no tools in the prompt, and every world has tools of its own")
         if tasks is None:
             tasks = WorldTasks(level or "easy", seed, split, worlds, applications, record_kinds, goals)

@@ -35,7 +35,7 @@ def next_move(state: WorldState, goal: Goal | None = None, by_rules: bool = True
     view = View(world.schema, state.store.beginning())
     rules: Sequence[Rule] = world.rules if by_rules else ()
     end = evaluate(goal or story.goal, view, rules, story.user)
-    for entity, arguments, key in reads_of(world, story.user, view):
+    for entity, arguments, key in reads_of(world, story.user, view, state.page_size):
         if key not in state.made:
             kind = "find" if key[0] == "find" else "get"
             return call(world.skin.tool(world.schema.entities[entity], kind), **arguments)
@@ -79,7 +79,9 @@ def careless_move(state: WorldState, rng: np.random.Generator) -> ToolCall | str
         return call(FINISH)
 
 
-def reads_of(world: World, user: str, view: View) -> Iterator[tuple[str, dict[str, Any], tuple[Any, ...]]]:
+def reads_of(
+    world: World, user: str, view: View, page_size: int = PAGE
+) -> Iterator[tuple[str, dict[str, Any], tuple[Any, ...]]]:
     """Yield the calls that show what a view has read: entity, arguments, and key in :attr:`WorldState.made`.
 
     A search has a call for every page.
@@ -102,7 +104,7 @@ def reads_of(world: World, user: str, view: View) -> Iterator[tuple[str, dict[st
         text = str(values.pop(entity.label, "")).casefold()
         place = world.schema.places[entity.key][entity.label]
         count = sum(text in str(record[place]).casefold() for _, record in view.matching(entity.key, values))
-        for page in range(1, 1 + max(1, -(-count // PAGE))):
+        for page in range(1, 1 + max(1, -(-count // page_size))):
             yield (
                 entity.key,
                 arguments if page == 1 else {**arguments, "page": page},

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...tool_env import ToolState
 from ...tools.formats import CallFormat, make_format
+from ...tools.react import React
 from ...tools.schema import Tool, ToolError
 from ...tools.toolbox import Toolbox
 from .applications import Entity, Field, Value, Verb
@@ -30,6 +31,20 @@ _ID, _PAGE = "id", "page"
 _EMPTY = Store(Tables(lambda entity: {}))
 
 
+class RefusedError(ToolError):
+    """A refused call.
+
+    Args:
+        problem: What is wrong.
+        remedy: What to do, for who calls tools; another interface has other remedies.
+        passes: Whether the same call may work later.
+    """
+
+    def __init__(self, problem: str, remedy: str, passes: bool = False) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem, self.passes = problem, passes
+
+
 @dataclass
 class WorldState(ToolState):
     """An episode in a world."""
@@ -48,6 +63,7 @@ class WorldState(ToolState):
     disclosed: tuple[int, ...] = ()  # how often the user has answered for each detail
     idle: int = 0  # replies that the user could not answer
     standing: float = 0.0  # the share of the task that is done
+    page_size: int = PAGE  # of search results
 
 
 @dataclass(frozen=True)
@@ -65,13 +81,18 @@ def kit_of(world: World, call_format: str, max_calls_per_turn: int) -> ToolKit:
     kits: dict[tuple[str, int], ToolKit] = world.cache
     key = call_format, max_calls_per_turn
     if key not in kits:
-        tools = _tools(world)
-        form = make_format(call_format, tools)
-        lines = "\n".join(f"{tool.name}{_signature(tool)}: {tool.description}" for tool in tools)
-        text = form.prompt.replace("@TOOLS@", lines)
-        names = "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
-        kits[key] = ToolKit(Toolbox(tools, max_calls_per_turn=max_calls_per_turn), form, text, names)
+        kits[key] = make_kit(tools_of(world), call_format, max_calls_per_turn)
     return kits[key]
+
+
+def make_kit(tools: Sequence[Tool[..., Any]], call_format: str, max_calls_per_turn: int) -> ToolKit:
+    """Return tools with what a prompt says of them; nothing where a chat template says it."""
+    form = make_format(call_format, tools)
+    lines = "\n".join(f"{tool.name}{_signature(tool)}: {tool.description}" for tool in tools)
+    text = form.instructions() if isinstance(form, React) else form.prompt.replace("@TOOLS@", lines)
+    names = "\n".join(f"{tool.name}({', '.join(tool.parameters['properties'])})" for tool in tools)
+    toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn)
+    return ToolKit(toolbox, form, text, names if text else "")
 
 
 def _signature(tool: Tool[..., Any]) -> str:
@@ -84,15 +105,18 @@ def _signature(tool: Tool[..., Any]) -> str:
     )
 
 
-def _tools(world: World) -> list[Tool[..., Any]]:
+def tools_of(world: World) -> list[Tool[..., Any]]:
+    """Return new tools of a world."""
     made_tools = []
     for entity in world.schema.entities.values():
         made_tools += [_find(world, entity), _get(world, entity)]
         made_tools += [_verb(world, entity, verb) for verb in entity.verbs.values()]
     names = sorted(world.skin.applications.values())
     made_tools += [
-        _tool(_sign_in, SIGN_IN, "Sign in to an application again.", {"application": ("text", {"enum": names}, True)}),
-        _tool(
+        make_tool(
+            _sign_in, SIGN_IN, "Sign in to an application again.", {"application": ("text", {"enum": names}, True)}
+        ),
+        make_tool(
             functools.partial(_send_report, world),
             REPORT,
             "Send a person a report that the user asks for: for each record an object with its id, its name and the "
@@ -104,18 +128,27 @@ def _tools(world: World) -> list[Tool[..., Any]]:
                 "total": ("number", {"type": "number"}, False),
             },
         ),
-        _tool(
-            _finish,
-            FINISH,
-            "End the task: with the answer to a question, if there was one (a value as tools write it, of a record its "
-            "name or id), and with the id of the record for which a rule forbids what the user wants, if one does.",
-            {"answer": ("text or number", {}, False), "refused": ("id", {"type": "string"}, False)},
-        ),
+        finish_tool("tools"),
     ]
     return made_tools
 
 
-def _tool(
+def finish_tool(writers: str) -> Tool[..., Any]:
+    """Return the tool that ends a task.
+
+    Args:
+        writers: What writes values, in the plural: an answer is written as they do.
+    """
+    return make_tool(
+        _finish,
+        FINISH,
+        f"End the task: with the answer to a question, if there was one (a value as {writers} write it, of a record "
+        "its name or id), and with the id of the record for which a rule forbids what the user wants, if one does.",
+        {"answer": ("text or number", {}, False), "refused": ("id", {"type": "string"}, False)},
+    )
+
+
+def make_tool(
     function: Callable[..., Any],
     name: str,
     description: str,
@@ -157,25 +190,36 @@ def _title(world: World, entity: Entity, one: Field) -> str:
     return {"name": "text", "day": "date", "money": "euros", "number": "number"}[one.kind]
 
 
+def _schema(world: World, entity: Entity, one: Field) -> Mapping[str, Any]:
+    """Return the JSON schema of a field's values as they are written."""
+    if one.kind == "choice":
+        return {"enum": [world.skin.written(entity, one, value) for value in one.values]}
+    return {"type": "integer" if one.kind in ("number", "money") else "string"}
+
+
 def _arguments(
     world: World, entity: Entity, names: Any, required: bool
 ) -> dict[str, tuple[str, Mapping[str, Any], bool]]:
-    skin = world.skin
-    return {skin.fields[entity.key, name]: (_title(world, entity, entity.fields[name]), {}, required) for name in names}
+    fields = {world.skin.fields[entity.key, name]: entity.fields[name] for name in names}
+    return {
+        called: (_title(world, entity, one), _schema(world, entity, one), required) for called, one in fields.items()
+    }
 
 
 def _find(world: World, entity: Entity) -> Tool[..., Any]:
     plural = spoken(world.skin.entities[entity.key][1])
     arguments = {**_arguments(world, entity, entity.fields, False), _PAGE: ("number", {"type": "integer"}, False)}
     function = functools.partial(_run_find, world, entity)
-    return _tool(function, world.skin.tool(entity, "find"), f"Find {plural} by all values that are given.", arguments)
+    return make_tool(
+        function, world.skin.tool(entity, "find"), f"Find {plural} by all values that are given.", arguments
+    )
 
 
 def _get(world: World, entity: Entity) -> Tool[..., Any]:
     singular = spoken(world.skin.entities[entity.key][0])
     function = functools.partial(_run_get, world, entity)
     arguments = {_ID: (f"{world.skin.entities[entity.key][0]} id", {"type": "string"}, True)}
-    return _tool(function, world.skin.tool(entity, "get"), f"All of one {singular}.", arguments)
+    return make_tool(function, world.skin.tool(entity, "get"), f"All of one {singular}.", arguments)
 
 
 def _verb(world: World, entity: Entity, verb: Verb) -> Tool[..., Any]:
@@ -192,7 +236,7 @@ def _verb(world: World, entity: Entity, verb: Verb) -> Tool[..., Any]:
         )
         text = f"{word} {with_article(singular)}{f' with {needs}' if needs else ''}."
     arguments |= _arguments(world, entity, verb.gives, True)
-    return _tool(functools.partial(_run_verb, world, entity, verb), skin.tool(entity, verb), text, arguments)
+    return make_tool(functools.partial(_run_verb, world, entity, verb), skin.tool(entity, verb), text, arguments)
 
 
 def _run_find(world: World, entity: Entity, state: WorldState, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -217,8 +261,8 @@ def _run_find(world: World, entity: Entity, state: WorldState, arguments: dict[s
     matches = [
         one for one in state.store.matching(entity.key, equal) if not text or text in str(one[1][label]).casefold()
     ]
-    pages = max(1, -(-len(matches) // PAGE))
-    rows_of_page = matches[PAGE * (page - 1) : PAGE * page]
+    pages = max(1, -(-len(matches) // state.page_size))
+    rows_of_page = matches[state.page_size * (page - 1) : state.page_size * page]
     state.made |= {("find", entity.key, tuple(conditions), page)}
     field_name = skin.fields[entity.key, entity.label]
     rows = [{_ID: number, field_name: record[label]} for number, record in rows_of_page]
@@ -312,16 +356,18 @@ def _signed_in(world: World, entity: Entity, state: WorldState) -> None:
     state.incidents, problem = state.incidents.called(entity.application)
     if problem == "expired":
         name = world.skin.applications[entity.application]
-        raise ToolError(f"the session of {name} has expired; call {SIGN_IN} and then this again")
+        raise RefusedError(f"the session of {name} has expired", f"call {SIGN_IN} and then this again", passes=True)
     if problem == "busy":
-        raise ToolError("not done: the service is busy; call this again")
+        raise RefusedError("not done: the service is busy", "call this again", passes=True)
 
 
 def _record_id(world: World, entity: Entity, store: Store, written: Any) -> str:
     number = str(written).strip()
     if store.get(entity.key, number) is None:
         find = world.skin.tool(entity, "find")
-        raise ToolError(f"there is no {world.skin.entities[entity.key][0]} with id {number[:40]!r}; {find} shows ids")
+        raise RefusedError(
+            f"there is no {world.skin.entities[entity.key][0]} with id {number[:40]!r}", f"{find} shows ids"
+        )
     return number
 
 
