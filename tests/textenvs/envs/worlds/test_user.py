@@ -47,9 +47,9 @@ CLEAR = [
 def stories(split):
     """Return stories with one detail, with two, and with one that the user is mistaken about."""
     kinds = {}
-    for number in range(60):
-        story = story_of(f"hard/{split}/6/{number}/0")
-        if len(kinds) == 3:
+    for level, number in [*(("medium", number) for number in range(5)), *(("hard", number) for number in range(60))]:
+        story = story_of(f"{level}/{split}/6/{number}/0")
+        if len({*kinds} - {0}) == 3:
             break
         wrong = any(len(detail.says) > 1 for detail in story.details)
         kinds.setdefault("wrong" if wrong else len(story.details), story)
