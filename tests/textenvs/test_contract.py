@@ -43,7 +43,7 @@ def refusal(env_id: str) -> str:
 
 
 # An episode without a limit of its own must still end: this many replies are enough for any scripted one.
-ENOUGH = 64
+ENOUGH = 100
 
 call = {"id": "call_0", "type": "function", "function": {"name": "no_such_tool", "arguments": '{"broken": '}}
 GARBAGE = (
