@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import itertools
 import re
 from collections import OrderedDict
@@ -16,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..text import digest
 from .backends import choose
 from .box import CONCURRENCY
 from .result import ShellLimits, Status
@@ -199,7 +199,8 @@ class Shell:
             return state, ShellResult("error", message, exit_code=2, cwd=state.cwd)
         wall_s = min(self.limits.wall_s, timeout_s or self.limits.wall_s)
         parts = (state.script, state.options, state.cwd, state.status, state.commands)
-        key = digest(self.limits, wall_s, state.tree.digest, text, *parts)
+        whole = repr((self.limits, wall_s, state.tree.digest, text, *parts))
+        key = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
         if (cached := _cache.get(key)) is not None:
             return cached
         request = {
