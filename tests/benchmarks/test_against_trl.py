@@ -82,6 +82,7 @@ def run(*what: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"benchmark"')]
 
 
+@pytest.mark.slow  # each loss has an oracle of its own elsewhere
 def test_losses_agree_and_sides_are_timed() -> None:
     single, turns, large = run("single", "turns", "large")
     assert (single["new_tokens"], turns["episodes"]) == (4 * 48, 4)

@@ -201,6 +201,7 @@ def test_foreign_checkpoint_replaces_no_own_ones(tmp_path):
     assert (tmp_path / "mine/checkpoint-4").is_dir()
 
 
+@pytest.mark.slow
 def test_fresh_start_removes_earlier_checkpoints(tmp_path, caplog):
     where = f"trainer.default_local_dir={tmp_path}"
     with TRLGRPOTrainer([*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:

@@ -294,6 +294,7 @@ def assert_gone(*pids: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow  # two ranks give the numbers of one learner, too
 def test_one_rank_is_bitwise_equal_until_stopped(group, alone):
     made = group(1)
     try:

@@ -194,7 +194,7 @@ def plain():
     }
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_is_one(plain, ranks_of, count):
     ranks = ranks_of(count)
     for name in cases(count).keys() - {"bfloat16"}:
