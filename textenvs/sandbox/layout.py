@@ -151,6 +151,8 @@ def shell_layout() -> dict[str, Any]:
             "/usr/lib/python*/*-packages",
             "/usr/local/lib/python*/*-packages",
             "/usr/lib64/python*/*-packages",
+            "/usr/src",  # where images often have their program
+            "/usr/local/src",
         )
         for folder in sorted(glob.glob(pattern))
         if os.path.isdir(folder) and not os.path.islink(folder)

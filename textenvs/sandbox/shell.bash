@@ -23,11 +23,11 @@ __shell_save() {
   {
     builtin declare -p
     builtin printf '\0'
+    [[ $BASHOPTS == "$__shell_shopts" ]] || builtin shopt -p  # a function's text may need extglob
+    builtin umask -p
     builtin declare -f
     builtin declare -Fx
     builtin alias -p
-    [[ $BASHOPTS == "$__shell_shopts" ]] || builtin shopt -p
-    builtin umask -p
     builtin printf '\0%s\0%s\0END\0' "$1" "$PWD"
   } >&250
 }

@@ -33,6 +33,7 @@ _SAVE_FD, _LOAD_FD = 250, 251
 #: A command is stopped when it has written this many times the output that is kept.
 _FLOOD = 256
 _CHUNK = 1 << 16
+_REAP_S = 0.05  # between two looks at processes that have ended
 _PAGE = 4096
 _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
 #: Room for the shell's state and the command, beside the files.
@@ -100,7 +101,6 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
         load, save = _unnamed_file(), _unnamed_file()
         os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
         os.lseek(load, 0, os.SEEK_SET)
-        inodes = _inodes(request["files"])
         began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
         output, far_end = os.pipe()
         bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
@@ -116,7 +116,7 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
     while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
         ends.add(chunk)
     os.chdir(root)
-    changed, contents, dropped, missing = _read_files(job, request, inodes, began)
+    changed, contents, dropped, missing = _read_files(job, request, began)
     saved = os.pread(save, request["state_bytes"] + 1, 0)
     head, tail = ends.parts()
     result = {
@@ -181,16 +181,6 @@ def _write_files(files: Sequence[Any]) -> None:
         os.chmod(path, mode)
 
 
-def _inodes(files: Sequence[Any]) -> dict[str, int]:
-    """Return the inodes of what was written, by path, from the folders' entries."""
-    inodes: dict[str, int] = {}
-    for path, kind, *_ in files:
-        if kind == "folder":
-            with os.scandir(path) as entries:
-                inodes.update((entry.path, entry.inode()) for entry in entries)
-    return inodes
-
-
 def _unnamed_file() -> int:
     return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
 
@@ -245,7 +235,8 @@ def _watch(bash: int, output: int, ends: Output, wall_s: float) -> str:
     poll.register(ended, select.POLLIN)
     poll.register(output, select.POLLIN)
     while (remaining := deadline - time.monotonic()) > 0:
-        ready = dict(poll.poll(remaining * 1000))
+        ready = dict(poll.poll(min(remaining, _REAP_S) * 1000))
+        _reap(bash)
         if output in ready:
             if chunk := os.read(output, _CHUNK):
                 ends.add(chunk)
@@ -256,6 +247,12 @@ def _watch(bash: int, output: int, ends: Output, wall_s: float) -> str:
         elif ended in ready:
             return ""
     return "wall"
+
+
+def _reap(bash: int) -> None:
+    """Collect the processes that have ended, but bash: until then they count against the limit of processes."""
+    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != bash:
+        os.waitpid(ended.si_pid, 0)
 
 
 def _end_all(bash: int) -> tuple[int, int]:
@@ -276,9 +273,11 @@ def _end_all(bash: int) -> tuple[int, int]:
 
 
 def _read_files(
-    job: dict[str, Any], request: dict[str, Any], inodes: dict[str, int], began: int
+    job: dict[str, Any], request: dict[str, Any], began: int
 ) -> tuple[list[Any], list[bytes], list[str], list[str]]:
-    """Read what is in the current folder and differs from the request's ``files``, which were written as ``inodes``.
+    """Read what is in the current folder and differs from the request's ``files``.
+
+    Every file is read: one that was written through a mapping may have an old time of change.
 
     Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
     kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are gone.
@@ -310,9 +309,6 @@ def _read_files(
         if kind == "folder":
             waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
         was = before.get(path, (None, 0, 0, b""))
-        # The time of a file's last change cannot be set, and is older than the command: the file is as it was written.
-        if kind == "file" and inodes.get(path) == status.st_ino and status.st_ctime_ns < began:
-            continue
         content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
         # The clock is the host's: what was changed now gets the time of this command.
         mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns

@@ -265,3 +265,35 @@ def test_command_that_cannot_be_run_is_an_answer():
 def test_limits_refuse_too_few_open_files():
     with pytest.raises(ValueError, match="open_files must be at least 256"):
         ShellLimits(open_files=64)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("shopt -s extglob", 'f() { case $1 in +(a|b)) echo yes;; esac; }; umask 027; alias q="echo q"', None),
+        ("set -o posix", "f() { echo yes; }; umask 027", None),
+        ("EPOCHS=10; BASH_X=1; GIT_MY_DATE=2", "", "10 1 2"),
+    ],
+)
+def test_state_of_a_shell_is_whole(before, after, shown):
+    session = Session()
+    session(before)
+    session(after)
+    if shown is None:
+        assert session("f ab; umask").head.split() == [b"yes", b"0027"]
+    else:
+        assert session("echo $EPOCHS $BASH_X $GIT_MY_DATE").head.decode().strip() == shown
+
+
+def test_ended_processes_do_not_use_up_the_limit():
+    result = Session()("for i in $(seq 40); do (true &); sleep 0.02; done; echo done")
+    assert result.head == b"done\n"
+
+
+def test_file_written_through_a_mapping_is_kept():
+    session = Session({"a": "old content"})
+    program = (
+        "import mmap, time; f = open('a', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0]; time.sleep(0.1); m[:3] = b'NEW'"
+    )
+    session(f'python3 -c "import mmap, time; {program}"')
+    assert session.state.work.text("a") == "NEW content"
