@@ -6,7 +6,7 @@
                                        [--folder FOLDER] [--results FILE] [--report]
 
 All policies of a seed start from the same weights and vocabulary. Each imitates the scripted expert of `textenv/worlds`
-in its training worlds, and goes on with PPO in them. The imitated and the sampled tokens are the same for each policy;
+in its training worlds, then is trained by PPO there. The imitated and the sampled tokens are the same for all policies;
 where there are fewer worlds, there are more tasks in each. Then it is played on 200 tasks, greedily: other tasks in its
 own worlds, and held-out worlds, one for each task: with the words, goals and applications of training (`worlds`), with
 held-out wordings, with held-out patterns of goals, and with held-out applications. The shares of the expert's calls

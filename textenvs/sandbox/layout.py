@@ -19,7 +19,7 @@ _FOLDER, PROGRAM = "/tmp", "main.py"
 #: The folder of a command, which is its home, too.
 COMMAND_FOLDER = "/sandbox"
 #: The folders of a shell's command, and where their file system is mounted first.
-SHELL_FOLDERS: tuple[str, ...] = ("/work", "/tmp")
+SHELL_FOLDERS: tuple[str, ...] = ("/project", "/tmp")
 SHELL_ROOT = "/box"
 #: The interpreter inside.
 PYTHON = "/python/bin/python3"

@@ -14,7 +14,7 @@ umask 022
 { eval "$__shell_script"; } 2>/dev/null
 if ! { builtin cd -- "$__shell_cwd"; } 2>/dev/null; then
   builtin printf 'bash: the working directory %s is not there any more\n' "$__shell_cwd" >&2
-  { builtin cd /work || builtin cd /; } 2>/dev/null
+  { builtin cd /project || builtin cd /; } 2>/dev/null
 fi
 __shell_save() {
   builtin set +euxfC

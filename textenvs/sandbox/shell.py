@@ -25,7 +25,7 @@ from .tree import Entry, Tree
 from .worker import Pool, threads
 
 #: Where a shell begins. Its other folder is ``/tmp``; both are kept.
-WORK = "/work"
+PROJECT = "/project"
 #: The time of a new shell (2025-06-02 09:00 UTC), and what each command adds to it, in seconds.
 CLOCK_S, STEP_S = 1_748_854_800, 60
 #: Bytes of variables and functions that are kept, and of a command.
@@ -38,8 +38,8 @@ _OPTION = re.compile(r"[a-z-]+")
 _DEFAULT_OPTIONS = frozenset({"braceexpand", "hashall", "interactive-comments"})
 _ENVIRONMENT = {
     "PATH": "/python/bin:/usr/local/bin:/usr/bin:/bin",
-    "HOME": WORK,
-    "PWD": WORK,
+    "HOME": PROJECT,
+    "PWD": PROJECT,
     "TMPDIR": "/tmp",
     "USER": "user",
     "LANG": "C.UTF-8",
@@ -68,7 +68,7 @@ class ShellState:
     """All that lasts of a shell from one command to the next; immutable, and picklable.
 
     Args:
-        tree: The files: those of ``/work`` below ``work``, those of ``/tmp`` below ``tmp``.
+        tree: The files: those of ``/project`` below ``project``, those of ``/tmp`` below ``tmp``.
         script: Variables, functions, aliases, ``shopt`` options and the umask, as bash wrote them down.
         options: The names of the options of ``set -o`` that are on, with colons between them.
         cwd: The working directory.
@@ -79,23 +79,23 @@ class ShellState:
     tree: Tree
     script: bytes = b""
     options: str = ":".join(sorted(_DEFAULT_OPTIONS))
-    cwd: str = WORK
+    cwd: str = PROJECT
     status: int = 0
     commands: int = 0
 
     @classmethod
-    def of(cls, work: Tree | None = None) -> ShellState:
-        """Return the state of a new shell, with these files in ``/work``; a time of 0 becomes the shell's."""
+    def of(cls, project: Tree | None = None) -> ShellState:
+        """Return the state of a new shell, with these files in ``/project``; a time of 0 becomes the shell's."""
         time_ns = CLOCK_S * 10**9
-        entries = {path: Entry("folder", b"", 0o755, time_ns) for path in ("work", "tmp")}
-        for path, entry in (work or {}).items():
-            entries[f"work/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
+        entries = {path: Entry("folder", b"", 0o755, time_ns) for path in ("project", "tmp")}
+        for path, entry in (project or {}).items():
+            entries[f"project/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
         return cls(Tree(entries))
 
     @property
-    def work(self) -> Tree:
-        """The files in ``/work``."""
-        return self.tree.below("work")
+    def project(self) -> Tree:
+        """The files in ``/project``."""
+        return self.tree.below("project")
 
     @property
     def clock_s(self) -> int:
@@ -122,7 +122,7 @@ class ShellResult:
     tail: bytes = b""
     omitted: int = 0
     exit_code: int | None = None
-    cwd: str = WORK
+    cwd: str = PROJECT
     notes: tuple[str, ...] = ()
 
     @property
@@ -294,7 +294,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
 
 #: The beginning of a variable in what ``declare -p`` prints.
 _VARIABLE = re.compile(rb"^declare -[-A-Za-z]+ (\w+)", re.MULTILINE)
-#: Variables that are bash's own, or new for every command.
+#: Variables that bash sets, or that every command has anew.
 _NOT_KEPT = re.compile(
     rb"_|__shell_\w*|BASH|BASH_(ALIASES|ARGC|ARGV|ARGV0|CMDS|COMMAND|ENV|EXECUTION_STRING|LINENO|LOADABLES_PATH|MONOSECONDS|"
     rb"REMATCH|SOURCE|SUBSHELL|TRAPSIG|VERSINFO|VERSION|XTRACEFD)|BASHOPTS|BASHPID|COMP_WORDBREAKS|DIRSTACK|EPOCHREALTIME|"

@@ -3,7 +3,7 @@
 Imported by :mod:`.container_init` before it makes the outer box, which has the system's programs and no writable file.
 The process below, the *server*, is process 1 of that box and runs no code of a command. For each request it starts the
 *init*: process 1 of new namespaces of processes, mounts and IPC, with a new file system in memory for the folders
-``/work`` and ``/tmp``. The init writes the files, starts bash as an unprivileged user under limits and the filter of
+``/project`` and ``/tmp``. The init writes the files, starts bash as an unprivileged user under limits and the filter of
 system calls, reads its output, kills whatever it left, and then, when nothing else runs, reads the files that changed.
 
 It follows no link in these folders, and holds to its own limits what it reads there.

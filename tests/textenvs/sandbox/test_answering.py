@@ -43,7 +43,7 @@ def worker(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "answer"),
     [
         ("pass", {"seen": 1}),
         ("print('no answer')", {"seen": 1}),
@@ -55,8 +55,8 @@ def worker(tmp_path_factory):
         ("while True: [os.write(fd, b'x' * 65536) for fd in pipes]", {"stopped": "its answer is too long"}),
     ],
 )
-def test_processes_leave_nothing_behind(worker, code, said):
-    assert worker.ask({"code": code}, 60.0) == said
+def test_processes_leave_nothing_behind(worker, code, answer):
+    assert worker.ask({"code": code}, 60.0) == answer
     assert worker.ask({"code": "pass"}, 60.0) == {"seen": 1}
 
 

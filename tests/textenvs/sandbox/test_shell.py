@@ -77,7 +77,7 @@ commands = st.sampled_from(
         "cd d && x=$((x + 1))",
         "printf x > $'new\\nline'; export Y=\"$x$x\"",
         "f() { echo $x; }; chmod 500 .",
-        "chmod 700 /work; cp -p a b; : > c",
+        "chmod 700 /project; cp -p a b; : > c",
         "echo $RANDOM > random; ls -f",
     ]
 )
@@ -103,21 +103,21 @@ def test_forks_are_equal_and_diverge_without_each_other(before, one, other):
 def test_files_that_swap_their_names_are_seen():
     session = Session({"a/f": "one", "b/f": "two", "g": "three", "h": "four!"})
     session("mv a c; mv b a; mv c b; mv g i; mv h g; mv i h")
-    work = session.state.work
-    assert [work.text(path) for path in ("a/f", "b/f", "g", "h")] == ["two", "one", "four!", "three"]
+    project = session.state.project
+    assert [project.text(path) for path in ("a/f", "b/f", "g", "h")] == ["two", "one", "four!", "three"]
 
 
 def test_change_of_same_size_and_time_is_seen():
     session = Session({"a": "one", "b": "xyz"})
     session("touch -r b stamp; printf two > a; touch -r stamp a; rm stamp; sed -i s/x/y/ b; touch -r a b")
-    assert (session.state.work.text("a"), session.state.work.text("b")) == ("two", "yyz")
+    assert (session.state.project.text("a"), session.state.project.text("b")) == ("two", "yyz")
 
 
 def test_changed_files_have_the_time_of_their_command():
     session = Session({"old": "1"})
     session("echo 2 > new; mkdir d; touch -d @86400 set")
     session("echo 3 > newer; test newer -nt new -a new -nt old && echo ordered; echo $SOURCE_DATE_EPOCH")
-    seconds = {path: entry.mtime_ns / 10**9 for path, entry in session.state.work.items()}
+    seconds = {path: entry.mtime_ns / 10**9 for path, entry in session.state.project.items()}
     first, second = CLOCK_S + STEP_S, CLOCK_S + 2 * STEP_S
     assert seconds == {"old": CLOCK_S, "new": first, "d": first, "set": 86400, "newer": second}
 
@@ -150,7 +150,7 @@ def test_tree_below_and_sizes():
         ("a=(1 'b c'); declare -A m=([k]='v w')", 'echo "${a[1]} ${m[k]}"', "b c v w"),
         ("declare -i n=3; readonly r=4", 'n+=1; echo "$n $r"; r=5', "4 4\nbash: line 1: r: readonly variable"),
         ("f() { echo \"got $1\"; }; export -f f", "f 1; bash -c 'f 2'", "got 1\ngot 2"),
-        ("mkdir -p 'x y'; cd 'x y'", "pwd", "/work/x y"),
+        ("mkdir -p 'x y'; cd 'x y'", "pwd", "/project/x y"),
         ("umask 077", "umask", "0077"),
         ("set -o pipefail; shopt -s nullglob", "false | true; echo $? none*", "1"),
         ("shopt -s expand_aliases; alias hi='echo hello'", "hi", "hello"),
@@ -202,7 +202,7 @@ def test_run_awaits_many_at_once_and_caches():
 
     ended = asyncio.run(run())
     assert [result.output for _, result in ended] == [f"{n}\n" for n in range(6)]
-    assert [after.work.text("f") for after, _ in ended] == [f"{n}\n" for n in range(6)]
+    assert [after.project.text("f") for after, _ in ended] == [f"{n}\n" for n in range(6)]
     again = shell.run_now(state, "echo 3; echo 3 > f")
     assert again[0] is ended[3][0]
 
@@ -229,7 +229,7 @@ def test_description_counts_what_it_leaves_out(head, tail, omitted, most):
         head, tail = head + tail, b""
     head, tail = (part.translate(None, delete=bytes({*range(128, 256), 10, 91})) for part in (head, tail))
     lines = ShellResult("ok", head, tail, omitted, 0).describe(most).split("\n")
-    assert lines.pop() == "[exit code 0, in /work]"
+    assert lines.pop() == "[exit code 0, in /project]"
     text = "".join(line for line in lines if not line.startswith("[... "))
     marks = [int(line.split()[1]) for line in lines if line.startswith("[... ")]
     assert len(text) <= most
@@ -296,4 +296,4 @@ def test_file_written_through_a_mapping_is_kept():
         "import mmap, time; f = open('a', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0]; time.sleep(0.1); m[:3] = b'NEW'"
     )
     session(f'python3 -c "import mmap, time; {program}"')
-    assert session.state.work.text("a") == "NEW content"
+    assert session.state.project.text("a") == "NEW content"

@@ -29,9 +29,9 @@ def test_processes_end_with_their_command(session):
         "(trap '' TERM HUP; while :; do sleep 0.02; echo x >> grows; done) & setsid sleep 60 & disown -a; :"
     )
     assert "left in the background were ended" in result.describe()
-    size = len(session.state.work.text("grows") or "")
+    size = len(session.state.project.text("grows") or "")
     assert session("sleep 0.05; ls /proc 2>/dev/null | grep -c '^[0-9]' ").status in ("ok", "error")
-    assert len(session.state.work.text("grows") or "") == size
+    assert len(session.state.project.text("grows") or "") == size
 
 
 def test_links_out_of_the_folder_stay_links(session):
@@ -40,18 +40,20 @@ def test_links_out_of_the_folder_stay_links(session):
         f"ln -s {secret} s; ln -s / root; ln -s ../../etc up; ln {secret} h; ln /etc/passwd p; cat s; cat root/root/x"
     )
     assert "No such file" in result.output
-    work = session.state.work
-    assert {path: work[path].kind for path in ("s", "root", "up")} == dict.fromkeys(("s", "root", "up"), "link")
-    assert work["s"].content == os.fsencode(secret)
-    assert "h" not in work
+    project = session.state.project
+    assert {path: project[path].kind for path in ("s", "root", "up")} == dict.fromkeys(("s", "root", "up"), "link")
+    assert project["s"].content == os.fsencode(secret)
+    assert "h" not in project
     session("ls root/ > /dev/null")
-    assert session.state.work == work
+    assert session.state.project == project
 
 
 def test_episodes_share_no_file(session):
-    session("echo mine > /tmp/t; echo mine > /dev/shm/u; mkdir /box/x 2>&1; echo x > /proc/x; touch /work/../y /usr/z")
+    session(
+        "echo mine > /tmp/t; echo mine > /dev/shm/u; mkdir /box/x 2>&1; echo x > /proc/x; touch /project/../y /usr/z"
+    )
     other = Session()
-    result = other("ls -A / /work /tmp /box /dev/shm")
+    result = other("ls -A / /project /tmp /box /dev/shm")
     assert not {"t", "u", "x", "y", "z"} & set(result.output.split())
 
 
@@ -69,9 +71,9 @@ def call(name, *arguments):
         raise OSError(ctypes.get_errno())
 tried('ptrace', lambda: call('ptrace', 16, 1, 0, 0))
 tried('unshare', lambda: call('unshare', 0x10000000))
-tried('umount', lambda: call('umount2', b'/work', 2))
-tried('chroot', lambda: call('chroot', b'/work'))
-tried('device', lambda: os.mknod('/work/disk', 0o60600, os.makedev(254, 0)))
+tried('umount', lambda: call('umount2', b'/project', 2))
+tried('chroot', lambda: call('chroot', b'/project'))
+tried('device', lambda: os.mknod('/project/disk', 0o60600, os.makedev(254, 0)))
 tried('network', lambda: socket.socket(socket.AF_INET))
 tried('memory', lambda: open('/proc/1/mem', 'rb'))
 tried('files', lambda: os.listdir('/proc/1/fd'))
@@ -85,7 +87,7 @@ print(len([name for name in os.listdir('/proc') if name.isdigit()]) < 8 if os.pa
 
 
 def test_packages_of_this_process_are_not_there(session):
-    result = session("python3 -c 'import textenvs'; python3 -c 'import yaml'; ls /root /home /work/wt; printenv | sort")
+    result = session("python3 -c 'import textenvs'; python3 -c 'import yaml'; ls /root /home /srv; printenv | sort")
     assert result.output.count("ModuleNotFoundError") == 2
     own = {name for name in os.environ if name.startswith(("TEXTENVS", "HF_", "PYTEST"))}
     assert not own & {line.partition("=")[0] for line in result.output.splitlines()}
@@ -141,45 +143,45 @@ def test_many_files_are_refused(session):
 def test_deep_folders_are_kept_up_to_a_limit(session):
     code = "import os\nfor n in range(3000):\n    os.mkdir('dd'); os.chdir('dd')"
     result = session(f'python3 -c "{code}"')
-    assert "Not kept: /work/dd" in result.describe()
+    assert "Not kept: /project/dd" in result.describe()
     depth = max(path.count("/") for path in session.state.tree)
     assert 1000 < depth < 1400
     assert session("cat a; rm -rf dd; ls").output == "onea\n"
 
 
 @pytest.mark.parametrize(
-    "poison", ["rm -rf /work", "rm -rf /work/* /work/.[a-z]* .", "chmod 000 /work", "mv /work /tmp/w"]
+    "poison", ["rm -rf /project", "rm -rf /project/* /project/.[a-z]* .", "chmod 000 /project", "mv /project /tmp/w"]
 )
 def test_folder_itself_stays(session, poison):
     session(poison)
-    assert session.state.tree["work"].kind == "folder"
-    assert session("chmod 755 /work; cd /work && echo there > f; cat f").output.endswith("there\n")
+    assert session.state.tree["project"].kind == "folder"
+    assert session("chmod 755 /project; cd /project && echo there > f; cat f").output.endswith("there\n")
 
 
 def test_missing_working_directory_is_said(session):
     session("mkdir d; cd d")
-    session("rmdir /work/d")
+    session("rmdir /project/d")
     result = session("pwd")
-    assert result.output == "bash: the working directory /work/d is not there any more\n/work\n"
+    assert result.output == "bash: the working directory /project/d is not there any more\n/project\n"
 
 
 def test_special_files_are_not_kept(session):
     code = "import socket; socket.socket(socket.AF_UNIX).bind('sock')"
     result = session(f'mkfifo pipe; python3 -c "{code}"; echo x > file')
-    assert "Not kept: /work/pipe, /work/sock." in result.describe()
-    assert set(session.state.work) == {"a", "file"}
+    assert "Not kept: /project/pipe, /project/sock." in result.describe()
+    assert set(session.state.project) == {"a", "file"}
 
 
 @pytest.mark.parametrize(
     "poison",
     [
         "PATH=/nowhere; export PATH",
-        "PROMPT_COMMAND='exit 9'; BASH_ENV=/work/evil; ENV=/work/evil; echo 'exit 9' > evil; export BASH_ENV ENV",
+        "PROMPT_COMMAND='exit 9'; BASH_ENV=/project/evil; ENV=/project/evil; echo 'exit 9' > evil; export BASH_ENV ENV",
         "trap 'exit 9' EXIT; trap 'echo dirty' DEBUG; trap 'echo dirty' ERR",
         "set() { exit 9; }; eval() { exit 9; }; trap() { exit 9; }; cd() { exit 9; }; printf() { exit 9; }",
         "__shell_save() { echo 'exit 9' >&250; }; __shell_status=x; __shell_options='exit 9;'",
         "exec 250>&-",
-        "printf 'exit 9\\0\\0\\0/work\\0END\\0' >&250; exec true",
+        "printf 'exit 9\\0\\0\\0/project\\0END\\0' >&250; exec true",
         "readonly PATH HOME IFS",
         "IFS=0123456789abcdef; set -fCu; shopt -s nocasematch failglob; set -o posix",
         "head -c 300000 /dev/zero | tr '\\0' x > big; v=$(cat big)",
@@ -196,7 +198,7 @@ def test_poison_in_the_shell_stays_in_its_episode(session, poison):
 
 
 def test_poison_that_ends_commands_is_a_result(session):
-    session("printf '\\0exit 9\\0\\0/work\\0END\\0' >&250; exec true")
+    session("printf '\\0exit 9\\0\\0/project\\0END\\0' >&250; exec true")
     assert session("echo not reached").exit_code == 9
 
 
@@ -232,14 +234,14 @@ def test_box_that_ends_early_is_a_result(session):
 
 def test_times_that_no_clock_has_are_kept(session):
     session("touch -d @-99999999999 early; touch -d @99999999999 late; touch -d @4000000000 later")
-    tree = session.state.work
+    tree = session.state.project
     assert [tree[path].mtime_ns // 10**9 for path in ("early", "late", "later")] == [
         -(10**11) + 1,
         10**11 - 1,
         4 * 10**9,
     ]
     session("echo after")
-    assert session.state.work == tree
+    assert session.state.project == tree
 
 
 def test_nothing_outlives_a_killed_host(tmp_path):

@@ -28,7 +28,7 @@ class Project(ToolEnv[ProjectState]):
         return task.prompt
 
     def answer(self, reply):
-        done = self.state.shell.work.text("todo.txt") == self.task.ground_truth
+        done = self.state.shell.project.text("todo.txt") == self.task.ground_truth
         return Turn(terms=self.terms(reward=done), terminated=True, stop="solved" if done else "wrong")
 
 
@@ -47,7 +47,7 @@ def run(env, command, **arguments):
 def test_state_lasts_over_turns_and_decides_the_reward():
     env = project()
     assert "[exit code 0, in /tmp]" in run(env, "line=two; cd /tmp")
-    assert "two" in run(env, "echo $line >> /work/todo.txt; cat /work/todo.txt", timeout_s=5)
+    assert "two" in run(env, "echo $line >> /project/todo.txt; cat /project/todo.txt", timeout_s=5)
     _, reward, terminated, _, info = env.step("Done.")
     assert (reward, terminated, info["stop"]) == (1.0, True, "solved")
 
@@ -61,7 +61,7 @@ def test_fork_and_snapshot_share_no_state():
     assert "one" in run(env, "cat todo.txt; echo $x")
     env.restore(pickle.loads(pickle.dumps(saved)))
     assert "before" in run(env, "echo $x")
-    assert fork.state.shell.work.text("todo.txt") is None
+    assert fork.state.shell.project.text("todo.txt") is None
 
 
 def test_arguments_are_checked_and_times_end():

@@ -1,4 +1,4 @@
-"""Rendering of programs as a user's request: a phrase for every part, drawn from the lists of a split.
+"""Rendering of programs as a user's request: each part gets a phrase from the lists of a split.
 
 Some parts of English are in the code, not in the lists: pronouns (``it`` or ``them``), where the object of ``put away``
 stands, what a number counts, dates, and references after the first, which are joined by ``of``.

@@ -45,11 +45,11 @@ def _score(conversation: Messages, label: str) -> int:
 
 def _addresses(conversation: Messages) -> list[str]:
     """Return the addresses of the lists of the first page, those that the request names first."""
-    found = []
+    scored = []
     for line in _page(conversation).splitlines():
         application, *kinds = [label for _, _, label in _ELEMENT.findall(line)] or [""]
-        found += [(_score(conversation, kind), f"/{application}/{kind}".replace(" ", "_")) for kind in kinds]
-    return [address for _, address in sorted(found, key=lambda one: -one[0])]
+        scored += [(_score(conversation, kind), f"/{application}/{kind}".replace(" ", "_")) for kind in kinds]
+    return [address for _, address in sorted(scored, key=lambda one: -one[0])]
 
 
 def _with_id(conversation: Messages) -> list[ToolCall]:

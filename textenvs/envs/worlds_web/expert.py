@@ -15,12 +15,12 @@ from .page import Button, Link
 from .site import ID, PAGE_NUMBER
 
 
-def actions_for(state: WebState, wanted: ToolCall) -> list[ToolCall]:
+def actions_for(state: WebState, tool_call: ToolCall) -> list[ToolCall]:
     """Return the next actions towards a call of a tool of the world: to the page that has it, or all that it takes."""
-    name: str = wanted["function"]["name"]
-    arguments: dict[str, Any] = json.loads(wanted["function"]["arguments"])
+    name: str = tool_call["function"]["name"]
+    arguments: dict[str, Any] = json.loads(tool_call["function"]["arguments"])
     if name == FINISH:
-        return [wanted]
+        return [tool_call]
     site, page = state.site, state.session.page
     if name == SIGN_IN:
         fixed = tuple(arguments.items())
