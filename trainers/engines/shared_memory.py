@@ -2,17 +2,23 @@
 
 What travels is a pickle of references, made of PyTorch's own functions for sharing tensors between processes; SGLang's
 endpoint for tensors takes the same. vLLM's worker imports this, so it needs nothing but PyTorch.
+
+PyTorch's function for mapping shared memory connects to the sender's manager of memory, and the process may then use
+that manager for memory of its own: it has none any more when the sender ends. So :func:`tensors_of` maps memory itself.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import mmap
 import os
 import pickle
+import re
 import tempfile
 import threading
 import uuid
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,7 +169,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, torch.storage.TypedStorage):
             return reductions.reduce_typed_storage(value)
         if isinstance(value, torch.UntypedStorage):
-            value._shared_incref()  # a reference in flight: the reader gives it back
+            value._shared_incref()  # a reference in flight: a reader that uses PyTorch's function gives it back
             return reductions.rebuild_storage_filename, (torch.UntypedStorage, *value._share_filename_cpu_())
         return NotImplemented
 
@@ -172,7 +178,29 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise ValueError(f"references to shared tensors have no {module}.{name}")
-        return _rebuild_on_gpu if name == "rebuild_cuda_tensor" else super().find_class(module, name)
+        own = {"rebuild_cuda_tensor": _rebuild_on_gpu, "rebuild_storage_filename": _map}
+        return own.get(name) or super().find_class(module, name)
+
+
+_SEGMENTS = Path("/dev/shm")
+_mapped: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()
+
+
+def _map(kind: type, manager: bytes, name: bytes, nbytes: int) -> torch.UntypedStorage:
+    """Map a segment of another process, as long as its storage is used; see the module's docstring."""
+    if not _SEGMENTS.is_dir():  # not Linux: a segment is no file there
+        return reductions.rebuild_storage_filename(kind, manager, name, nbytes)  # type: ignore[no-any-return,no-untyped-call]
+    if not re.fullmatch(rb"/torch_\w+", name):
+        raise ValueError(f"references to shared tensors name no segment of shared memory: {name!r}")
+    file = _SEGMENTS / name.decode("ascii").removeprefix("/")
+    storage = _mapped.get(file.name)
+    if storage is None or storage.nbytes() != nbytes:
+        with file.open("r+b") as segment:
+            memory = mmap.mmap(segment.fileno(), 0)
+        head = len(memory) - nbytes  # PyTorch's count of readers is in front
+        storage = torch.frombuffer(memory, dtype=torch.uint8, offset=head, count=nbytes).untyped_storage()
+        _mapped[file.name] = storage
+    return storage
 
 
 def _rebuild_on_gpu(*arguments: Any) -> Tensor:

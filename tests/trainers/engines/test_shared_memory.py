@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import torch
 from engine_kits import lively_model
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.multiprocessing import reductions
 from weight_workers import WorkerProcess, Workers
 
 from trainers.engines.base import EngineError
@@ -219,6 +221,52 @@ async def test_killed_workers_leave_no_further_memory() -> None:
             await update(die=bucket)
     await update()
     assert segments() == before
+
+
+SENDS = """
+import sys, torch
+from trainers.engines.shared_memory import Buffer
+buffer = Buffer(10_000, torch.device("cpu"))
+print(buffer.references([("x", buffer.place(torch.ones(3), None))]), flush=True)
+sys.stdin.read()
+"""
+READS = """
+import sys, torch
+from trainers.engines.shared_memory import Buffer, tensors_of
+((_, value),) = tensors_of(sys.stdin.readline())
+print("mapped", flush=True)
+sys.stdin.read()  # until the sender has ended
+buffer = Buffer(10_000, torch.device("cpu"))
+((_, own),) = tensors_of(buffer.references([("x", buffer.place(torch.zeros(3), None))]))
+print(value.tolist(), own.tolist())
+"""
+
+
+def test_reader_outlives_its_sender() -> None:
+    """It keeps what it mapped, and makes memory of its own, when the sender and its manager of memory have ended."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes["env"] = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", SENDS], **pipes) as sender:
+        assert sender.stdout is not None
+        references = sender.stdout.readline()
+        with subprocess.Popen([sys.executable, "-c", READS], **pipes) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            reader.stdin.write(references)
+            reader.stdin.flush()
+            assert reader.stdout.readline() == "mapped\n"
+            managers = Path(f"/proc/{sender.pid}/task/{sender.pid}/children").read_text().split()
+            assert len(managers) == 1
+            for pid in (sender.pid, int(managers[0])):
+                os.kill(pid, signal.SIGKILL)
+            assert reader.communicate()[0] == "[1.0, 1.0, 1.0] [0.0, 0.0, 0.0]\n"
+
+
+@pytest.mark.parametrize("name", [b"/../../etc/passwd", b"/", b"..", b"/a/b"])
+def test_references_name_nothing_but_segments(name: bytes) -> None:
+    stored = Exploit(reductions.rebuild_storage_filename, torch.UntypedStorage, b"", name, 8)
+    with pytest.raises(ValueError, match="name no segment"):
+        tensors_of(base64.b64encode(pickle.dumps(stored)).decode())
 
 
 HOLDS = """
