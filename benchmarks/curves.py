@@ -5,11 +5,12 @@ Results are a JSON line for each run. Some keys of the line name the run; its li
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,47 @@ SETTINGS = (
     *("rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=96", "trainer.keep_last_n=1"),
     "trainer.keep_rollouts=0",
 )
+
+
+def parser_of(
+    name: str, description: str | None, *, iterations: int, every: int | None = None
+) -> argparse.ArgumentParser:
+    """Return a parser with the options that these benchmarks share; each adds its own.
+
+    Args:
+        name: Of the benchmark: its folder and its file of results.
+        description: Its docstring.
+        iterations: Of a run, by default.
+        every: By default, the iterations between validations; without it there is no such option.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--iterations", type=int, default=iterations, help="of a run")
+    if every is not None:
+        parser.add_argument("--every", type=int, default=every, help="iterations between validations")
+    parser.add_argument("--folder", type=Path, default=Path("outputs") / name)
+    parser.add_argument("--results", type=Path, default=Path(f"benchmarks/results/{name}.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    return parser
+
+
+def add_starts(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the folder of :func:`start_of`."""
+    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
+
+
+def add_choice(parser: argparse.ArgumentParser, name: str, known: Iterable[str], **words: Any) -> None:
+    """Add an option that takes names with commas between them: all known ones by default, and no others."""
+    names = [*known]
+
+    def chosen(text: str) -> list[str]:
+        unknown = sorted(set(text.split(",")) - set(names))
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; there are {', '.join(names)}")
+        return text.split(",")
+
+    parser.add_argument(name, type=chosen, default=names, metavar=f"{names[0]},...", **words)
 
 
 def start_of(family: str, seed: int, folder: Path) -> Path:

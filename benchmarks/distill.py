@@ -163,23 +163,12 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names: dict[str, Any] = {"type": lambda text: text.split(",")}
-    parser.add_argument("--families", default=[*CONTEXTS], metavar="clarify,...", **names)
-    parser.add_argument("--methods", default=[*METHODS], metavar="rl,distill,...", **names)
-    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
-    parser.add_argument("--iterations", type=int, default=40)
-    parser.add_argument("--every", type=int, default=4, help="iterations between validations")
+    parser = curves.parser_of("distill", __doc__, iterations=40, every=4)
+    curves.add_choice(parser, "--families", CONTEXTS)
+    curves.add_choice(parser, "--methods", METHODS)
     parser.add_argument("--episodes", type=int, default=EPISODES, help="demonstrations of the policy to start from")
     parser.add_argument("--start", nargs="*", default=[], metavar="key=value", help="of that policy's training")
-    parser.add_argument("--folder", type=Path, default=Path("outputs/distill"))
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/distill.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args(arguments)
-    for name, known in (("families", CONTEXTS), ("methods", METHODS)):
-        if unknown := set(getattr(options, name)) - set(known):
-            parser.error(f"--{name}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if not options.report:
         for family in options.families:
             for seed in options.seeds:

@@ -65,14 +65,8 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
-    parser.add_argument("--iterations", type=int, default=4, help="of the run, 64 episodes each")
-    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
-    parser.add_argument("--folder", type=Path, default=Path("outputs/imitate_run"))
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/imitate_run.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser = curves.parser_of("imitate_run", __doc__, iterations=4)
+    curves.add_starts(parser)
     options = parser.parse_args(arguments)
     if not options.report:
         for seed in options.seeds:

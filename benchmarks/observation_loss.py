@@ -127,25 +127,13 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = curves.parser_of("observation_loss", __doc__, iterations=60, every=5)
     weights: dict[str, Any] = {"type": lambda text: [*map(float, text.split(","))], "metavar": "0,0.005,..."}
     parser.add_argument("--weights", default=[0.0, 0.005, 0.02, 0.05], **weights)
-    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
-    parser.add_argument("--families", type=lambda text: text.split(","), default=[*CHOSEN], metavar="NAME,...")
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--every", type=int, default=5, help="iterations between validations")
-    knowing: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "no,yes", "default": [*KNOWING]}
-    parser.add_argument("--knowing", **knowing, help="whether the policy has learned to predict the environment")
-    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
-    parser.add_argument("--folder", type=Path, default=Path("outputs/observation_loss"))
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/observation_loss.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    curves.add_choice(parser, "--families", CHOSEN)
+    curves.add_choice(parser, "--knowing", KNOWING, help="whether the policy has learned to predict the environment")
+    curves.add_starts(parser)
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.families if name not in CHOSEN]:
-        parser.error(f"--families: {unknown[0]!r} is not one of {', '.join(CHOSEN)}")
-    if unknown := [name for name in options.knowing if name not in KNOWING]:
-        parser.error(f"--knowing: {unknown[0]!r} is not one of {', '.join(KNOWING)}")
     if not options.report:
         choices = (options.knowing, options.seeds, options.weights)
         for family, (knows, seed, weight) in itertools.product(options.families, itertools.product(*choices)):

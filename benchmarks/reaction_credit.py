@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import curves
@@ -81,23 +80,12 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
-    parser.add_argument("--families", default=list(RATES), **names)
-    parser.add_argument("--arms", default=list(ARMS), **names)
-    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
+    parser = curves.parser_of("reaction_credit", __doc__, iterations=60, every=5)
+    curves.add_choice(parser, "--families", RATES)
+    curves.add_choice(parser, "--arms", ARMS)
     parser.add_argument("--weight", type=float, default=0.5, help="algorithm.reaction_credit.weight")
-    parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--every", type=int, default=5, help="iterations between validations")
-    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
-    parser.add_argument("--folder", type=Path, default=Path("outputs/reaction_credit"))
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/reaction_credit.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    curves.add_starts(parser)
     options = parser.parse_args(arguments)
-    for name, known in (("families", RATES), ("arms", ARMS)):
-        if unknown := set(getattr(options, name)) - set(known):
-            parser.error(f"--{name}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if not options.report:
         for seed in options.seeds:
             for family in options.families:
