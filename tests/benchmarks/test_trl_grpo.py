@@ -28,6 +28,7 @@ TURNS = "algorithm.adv_estimator=turn_grpo"
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, TURNS, "trainer.total_iterations=2", "data.val_size=3"]
 
 
+@pytest.mark.slow
 def test_run_trains_evaluates_resumes_and_saves_model(tmp_path):
     check_trainer(TRLGRPOTrainer, USUAL, tmp_path)
 

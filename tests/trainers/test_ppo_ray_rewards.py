@@ -25,7 +25,8 @@ def ray(request: pytest.FixtureRequest) -> Any:
     return local_ray(request.config)
 
 
-@pytest.mark.parametrize("spanned", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow  # test_ppo_ray restarts a lost actor, too
+@pytest.mark.parametrize("spanned", [False, True])
 def test_ray_scores_match_and_lost_actor_restarts(ray, tmp_path, spanned):
     folder = save_model(tmp_path / "judge")
     seen: dict[str, Any] = {}

@@ -31,15 +31,20 @@ def python_of(name):
     return ROOT / f".venv-{name}" / "bin" / "python"
 
 
-def _engine(command, name):
+def _case(command, name, ranks):
     marks = [] if name == "torch" else [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
     # Both commands run on the embedded engine, and one on a server; test_conformance.py updates each server.
-    if name != "torch" and (command, name) != ("ppo", "vllm"):
+    if ranks > 1:
         marks.append(pytest.mark.slow)
-    return pytest.param(command, name, marks=marks)
+    return pytest.param(command, name, ranks, marks=marks)
 
 
-ENGINES = {"torch": 1, "vllm": 2, "sglang": 2}  #: and on how many tensor-parallel ranks
+#: Commands, engines, and on how many tensor-parallel ranks these are.
+CASES = [
+    *(_case(command, "torch", 1) for command in COMMANDS),
+    _case("ppo", "vllm", 1),
+    *(_case(command, name, 2) for command in COMMANDS for name in ("vllm", "sglang")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +62,12 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("command", "engine"), [_engine(command, engine) for command in COMMANDS for engine in ENGINES]
-)
-def test_command_trains_for_two_iterations(files, tmp_path, monkeypatch, command, engine):
+@pytest.mark.parametrize(("command", "engine", "ranks"), CASES)
+def test_command_trains_for_two_iterations(files, tmp_path, monkeypatch, command, engine, ranks):
     """On a server of its own: after every update its ranks' checksums and log-probabilities are the learner's."""
     monkeypatch.chdir(files)
     python = [] if engine == "torch" else [f"engine.{engine}.python={python_of(engine)}"]
-    overrides = [f"{_ROLLOUT}name={engine}", f"{_ROLLOUT}tensor_model_parallel_size={ENGINES[engine]}", *python]
+    overrides = [f"{_ROLLOUT}name={engine}", f"{_ROLLOUT}tensor_model_parallel_size={ranks}", *python]
     assert ppo.main([*COMMANDS[command], *overrides, "actor.lr=0.01", f"trainer.default_local_dir={tmp_path}"]) == 0
     rows = training_of(tmp_path)
     assert len(rows) == 2

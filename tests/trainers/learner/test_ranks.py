@@ -39,6 +39,8 @@ def after_an_update(folder, family="qwen2", **settings):
 ONE_AT_A_TIME = {"max_tokens_per_micro_batch": 1, "chunk_size": 3}
 ALL_AT_ONCE = {"max_tokens_per_micro_batch": 10**6, "chunk_size": 10**6}
 PADDED, PACKED = {"share_prefixes": False}, {"share_prefixes": False, "use_remove_padding": True}
+#: Four ranks on two cores take a minute.
+COUNTS = pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 #: Cases that must all give what plain modules of the family give, or such with adapters, by the number of ranks. As
 #: token trees where nothing else is said; each way to cut, to pack and to save memory is with each other somewhere.
 CASES = {
@@ -194,7 +196,7 @@ def plain():
     }
 
 
-@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@COUNTS
 def test_any_number_of_ranks_is_one(plain, ranks_of, count):
     ranks = ranks_of(count)
     for name in cases(count).keys() - {"bfloat16"}:
@@ -213,7 +215,7 @@ def test_bfloat16_is_near_where_it_is_cut(plain, ranks_of):
         assert cut[name]["grad_norm"] == pytest.approx(whole[name]["grad_norm"], rel=0.1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@COUNTS
 def test_all_ranks_get_same_to_last_bit(ranks_of, count):
     ranks = ranks_of(count)
     for other in ranks[1:]:
@@ -221,7 +223,7 @@ def test_all_ranks_get_same_to_last_bit(ranks_of, count):
             assert_same(other[name], ranks[0][name], 0.0)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@COUNTS
 def test_log_probabilities_are_engines(sampled, ranks_of, count):
     ranks = ranks_of(count)
     logprobs = np.concatenate([trajectory.logprobs[trajectory.action_mask] for trajectory in sampled])
