@@ -25,7 +25,7 @@ from ...tools.search import Corpus, Document, SnippetChars, require_bm25s, resul
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
 from .script import SCRIPT
-from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
+from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of, twins_of
 
 TOOL = "search"
 
@@ -149,6 +149,10 @@ class SearchQA(ToolEnv[SearchState]):
     def twin(self, task: Task) -> Task:
         """Return the question with another right answer, which no document names."""
         return replace(task, ground_truth=f"another than {answers_of(task)[0]}")
+
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return, for each fact that a generated question is about, its worlds with other values of that fact."""
+        return twins_of(task)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """Return the next search of the question that was not made yet; after all of them, the answer."""

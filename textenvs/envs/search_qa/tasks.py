@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...messages import user
@@ -30,6 +30,8 @@ _NAMES, _WORDS, _KINDS = _DATA["names"], _DATA["words"], _DATA["kinds"]
 #: One name in this many is held out for the test split.
 _HELD_OUT = 4
 
+#: Of a fact, with the question's own.
+_TWINS = 7
 #: How many towns a world of each level has; as many companies and books, and three times as many people.
 _TOWNS: dict[str, int] = {"easy": 4, "medium": 6, "hard": 8}
 #: Which questions each level has; a task's is drawn evenly.
@@ -50,6 +52,14 @@ class Question:
     text: str
     answer: str
     searches: tuple[str, ...]  # of the scripted expert
+    reads: tuple[tuple[str, str], ...]  # the facts that it is about, in order: names of a thing and of a fact
+
+
+@dataclass(frozen=True)
+class _Thing:
+    kind: str
+    name: str
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,7 @@ class World:
 
     documents: tuple[Document, ...]
     question: Question
-
-
-@dataclass(frozen=True)
-class _Thing:
-    kind: str
-    name: str
-    facts: dict[str, str] = field(default_factory=dict)
+    things: Mapping[str, _Thing] = field(default_factory=dict, compare=False)  # by name
 
 
 @dataclass
@@ -117,7 +121,8 @@ def make_world(level: str, split: Split, seed: int, index: int) -> World:
     questions = [
         question for question in _questions(kind, things, split) if question.answer.lower() not in question.text.lower()
     ]
-    return World(tuple(documents), rng.choice(questions))
+    members = {thing.name: thing for group in things.values() for thing in group}
+    return World(tuple(documents), rng.choice(questions), members)
 
 
 def _value(
@@ -151,14 +156,16 @@ def _questions(kind: str, things: Mapping[str, list[_Thing]], split: Split) -> I
             elif kind == "two hops" and "via" in fact:
                 for frame in _frames(thing.kind, name, "via", split):
                     described = frame.format(it=thing.name)
-                    yield from _about(everything[value], described, (thing.name, value), kind, split)
+                    for question in _about(everything[value], described, (thing.name, value), kind, split):
+                        yield replace(question, reads=((thing.name, name), *question.reads))
             elif kind == "comparison" and "between" in fact:
                 for other in things[thing.kind]:
                     years = abs(int(value) - int(other.facts[name]))
                     if years and other is not thing:
                         for frame in _frames(thing.kind, name, "between", split):
                             text = frame.format(it=thing.name, other=other.name)
-                            yield Question(kind, text, str(years), (thing.name, other.name))
+                            reads = ((thing.name, name), (other.name, name))
+                            yield Question(kind, text, str(years), (thing.name, other.name), reads)
 
 
 def _about(
@@ -167,12 +174,84 @@ def _about(
     for name, value in thing.facts.items():
         if only in (None, name):
             for frame in _frames(thing.kind, name, "ask", split):
-                yield Question(kind, frame.format(it=described), value, searches)
+                yield Question(kind, frame.format(it=described), value, searches, ((thing.name, name),))
 
 
 @functools.cache
 def _frames(kind: str, fact: str, use: str, split: Split) -> tuple[str, ...]:
     return split_choices(_KINDS[kind]["facts"][fact][use], split)
+
+
+def twins_of(task: Task) -> list[tuple[str, list[Task]]]:
+    """Return the twin worlds of a generated question (:meth:`~textenvs.env.TextEnv.twin_worlds`).
+
+    In each, one fact that the question is about has another value on its page, and the answer is another one.
+    """
+    if (place := task.extra.get("world")) is None:
+        return []
+    world = make_world(*place)
+    facts = []
+    for thing, fact in world.question.reads:
+        twins = {world.question.answer: task}
+        for value in _other_values(world, thing, fact, place[1]):
+            question = _answered(world, thing, fact, value)
+            if question.answer not in twins and question.answer.lower() not in question.text.lower():
+                twins[question.answer] = _twin(task, world, (thing, fact), value, question)
+            if len(twins) == _TWINS:
+                break
+        if len(twins) > 1:
+            facts.append((f"the fact {fact!r} of {thing}", list(twins.values())))
+    return facts
+
+
+def _other_values(world: World, thing: str, fact: str, split: Split) -> Iterator[str]:
+    """Yield values for a fact: things of this world where the answer needs their page, and else also new ones."""
+    kind, value = _KINDS[world.things[thing].kind]["facts"][fact], world.things[thing].facts[fact]
+    rng = random.Random(f"twins/{thing}/{fact}/{value}")
+    if "of" in kind:
+        same = [other.name for other in world.things.values() if other.kind == kind["of"] and other.name != thing]
+        yield from rng.sample(same, len(same))
+    if "years" in kind:
+        years = range(kind["years"][0], kind["years"][1] + 1)
+        yield from map(str, rng.sample(years, len(years)))
+    elif "words" in kind:
+        yield from rng.sample(_WORDS[kind["words"]], len(_WORDS[kind["words"]]))
+    elif (thing, fact) == world.question.reads[-1]:  # nothing is read about it
+        names = _Names(rng, split, {*world.things, value})
+        yield from (names.draw(kind.get("named") or kind["of"]) for _ in range(_TWINS))
+
+
+def _answered(world: World, thing: str, fact: str, value: str) -> Question:
+    """Return a world's question with the answer, and the expert's searches, where a fact has another value."""
+    question = world.question
+    if question.kind == "comparison":
+        years = [value if read == (thing, fact) else world.things[read[0]].facts[read[1]] for read in question.reads]
+        return replace(question, answer=str(abs(int(years[0]) - int(years[1]))))
+    if (thing, fact) == question.reads[-1]:
+        return replace(question, answer=value)
+    answer = world.things[value].facts[question.reads[-1][1]]
+    return replace(question, answer=answer, searches=(thing, value))
+
+
+def _twin(task: Task, world: World, changed: tuple[str, str], value: str, question: Question) -> Task:
+    """Return the task in the world whose page of a thing has another value of a fact."""
+    thing = world.things[changed[0]]
+    wordings = _KINDS[thing.kind]["facts"][changed[1]]["page"]
+    texts = {wording.format(value=thing.facts[changed[1]]): wording.format(value=value) for wording in wordings}
+    rows = []
+    for document in world.documents:
+        text = document.text
+        if document.title == thing.name:
+            sentence = next(sentence for sentence in texts if sentence in text)
+            text = text.replace(sentence, texts[sentence], 1)
+        rows.append({"id": document.id, "title": document.title, "text": text})
+    extra = {name: part for name, part in task.extra.items() if name != "world"}
+    return replace(
+        task,
+        key=f"{task.key}~{question.answer}",
+        ground_truth=question.answer,
+        extra={**extra, "searches": list(question.searches), "documents": rows},
+    )
 
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:

@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from textenvs.envs.search_qa.env import SearchQA
-from textenvs.envs.search_qa.tasks import GeneratedQuestions
+from textenvs.envs.search_qa.env import SearchQA, answers_of
+from textenvs.envs.search_qa.tasks import GeneratedQuestions, documents_of
 from textenvs.evaluate.baselines import play_attack
 from textenvs.messages import user
 from textenvs.task import Rows, Task, TaskError
@@ -51,6 +51,25 @@ def test_expert_finds_every_answer(level, split):
         results = " ".join(message["content"] for message in conversation if message["role"] == "tool")
         assert env.task.ground_truth in results or env.task.extra["kind"] == "comparison"  # worked out from two pages
         assert (info["stop"], total) == ("solved", 1.0)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("level", SearchQA.levels)
+def test_twins_differ_in_one_sentence_and_the_answer(level, split):
+    env = SearchQA(level=level, split=split)
+    for index in range(8):
+        facts = env.twin_worlds(env.tasks[index])
+        assert facts
+        for _, tasks in facts:
+            assert len(tasks) > 1
+            assert len({answers_of(task) for task in tasks}) == len(tasks)
+            pages = [{page.id: page.text.split(".") for page in documents_of(task)} for task in tasks]
+            for task, twin in zip(tasks[1:], pages[1:], strict=True):
+                assert task.prompt == tasks[0].prompt
+                changed = [name for name in twin if twin[name] != pages[0][name]]
+                assert len(changed) == 1
+                both = zip(twin[changed[0]], pages[0][changed[0]], strict=True)
+                assert sum(one != other for one, other in both) == 1
 
 
 @pytest.mark.parametrize("call_format", sorted(FORMATS))
