@@ -9,13 +9,13 @@ order), ``any`` (one of other kinds, with the further keys added), ``both`` (two
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from ...text import load_yaml
-from .database import Customer, Line, Order
+from .database import Customer, Database, Line, Order
 from .scenario import Fact, Wish
 from .shop_rules import RETURN_DAYS, refund_for
 from .world import World, money
@@ -99,6 +99,22 @@ def _order(world: World, spec: Spec, owner: Customer) -> Order:
     )
 
 
+def answer_to(topic: str, database: Database, customer: Customer, order: Order | None, lines: Sequence[Line]) -> str:
+    """Return the right answer to a question on a topic; those about an order need it, and a refund its lines."""
+    value: object
+    if topic == "balance":
+        value = next(payment.balance for payment in customer.payments if payment.balance is not None)
+    elif order is None:
+        raise ValueError(f"a question about {topic!r} is about an order")
+    elif topic == "refund":
+        value = refund_for(database, customer, order, lines)
+    elif topic == "deadline":
+        value = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
+    else:
+        value = getattr(order, {"total": "net_paid", "fee": "delivery_fee"}.get(topic, topic))
+    return str(value)
+
+
 @dataclass(frozen=True)
 class _WishMaker:
     """Makes the wishes of a customer about an order."""
@@ -138,19 +154,13 @@ class _WishMaker:
         return replace(second, opening=opening, says=tuple(spec["says"]))
 
     def question(self, topic: str, lines: tuple[Line, ...]) -> dict[str, Any]:
-        about, values, order = _CASES["questions"][topic], dict[str, Any](), self.order
-        value: object
+        about, values = _CASES["questions"][topic], dict[str, Any]()
         if topic == "balance":
-            value = next(payment.balance for payment in self.customer.payments if payment.balance is not None)
             values = {"order_id": "", "things": ()}
         elif topic == "refund":
-            value = refund_for(self.world.database, self.customer, order, lines)
             values = {"item_ids": tuple(line.item_id for line in lines)}
-        elif topic == "deadline":
-            value = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
-        else:
-            value = getattr(order, {"total": "net_paid", "fee": "delivery_fee"}.get(topic, topic))
-        fact = Fact(about["kind"], str(value), about["ask"], about["role"])
+        value = answer_to(topic, self.world.database, self.customer, self.order, lines)
+        fact = Fact(about["kind"], value, about["ask"], about["role"])
         return {**values, "kind": "question", "topic": topic, "facts": (fact,)}
 
     def change(self, name: str, lines: tuple[Line, ...], spec: Spec, avoid: tuple[str, ...]) -> dict[str, Any]:

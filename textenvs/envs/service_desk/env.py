@@ -32,6 +32,7 @@ from .scenario import Wish, scenario_of, with_other_truth
 from .script import SCRIPT
 from .tasks import LEVELS, Level, ServiceDeskTasks, task_of
 from .tools import TOOLS, DeskState
+from .twins import twins_of
 from .user import SLOTS, TOO_LONG, UserState, begin, listen
 
 
@@ -236,6 +237,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         """Return the task with another right outcome: other facts to tell, or another reason to refuse."""
         twin = with_other_truth(scenario_of(task))
         return None if twin is None else replace(task_of(twin, task.key, task.data_source), prompt=task.prompt)
+
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return shops in which one value of the account or the order is another, and another end is right."""
+        return twins_of(task)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """Return the scripted agent's next reply; ``NotImplementedError`` with a language model as the customer."""

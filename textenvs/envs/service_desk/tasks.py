@@ -86,7 +86,8 @@ class ServiceDeskTasks(Endless):
 
 def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-desk") -> Task:
     """Return the task row of a scenario, generated or written by hand."""
-    truth = {"actions": [asdict(action) for action in scenario.gold], "outcomes": scenario.outcomes}
+    facts = [fact.value for wish in scenario.chain for fact in wish.facts]
+    truth = {"actions": [asdict(action) for action in scenario.gold], "outcomes": scenario.outcomes, "facts": facts}
     return Task(
         key=key,
         data_source=data_source,
@@ -114,7 +115,7 @@ def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:
     wishes: list[Wish] = []
     gold: tuple[Action, ...] = ()
     for wish in draft.wishes:
-        settled, actions = _settle(after, customer_id, wish)
+        settled, actions = settle(after, customer_id, wish)
         after = after.replay(actions)
         wishes.append(settled)
         gold += actions
@@ -140,7 +141,7 @@ def _persona(level: str, world: World, draft: Draft) -> Persona:
     )
 
 
-def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...]]:
+def settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...]]:
     """Return the wish with the facts that come with granting it, and the right changes for it."""
     decision = decide(database, customer_id, wish)
     expected = () if wish.because is None else (wish.because,)
@@ -152,6 +153,6 @@ def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tup
         role = roles.get(wish.kind, "refund" if decision.cents > 0 else "charge")
         wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), _ASKS[wish.kind], role),))
     if wish.switch and wish.instead is not None:
-        instead, actions = _settle(database, customer_id, wish.instead)  # nothing was done about the first
+        instead, actions = settle(database, customer_id, wish.instead)  # nothing was done about the first
         wish = replace(wish, instead=instead)
     return wish, actions

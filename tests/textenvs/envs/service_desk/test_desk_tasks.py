@@ -361,3 +361,20 @@ def test_script_keywords_match_training_wordings():
         for pattern in table.values():
             for part in re.split(r"\|(?![^(]*\))", pattern):
                 assert any(re.search(part, text, re.IGNORECASE) for text in texts), part
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_twins_require_other_ends_in_shops_that_can_be(level):
+    """Orders are placed before they are delivered, and paid as their lines and fees say; the opening is the same."""
+    env, facts = ServiceDesk(level=level), 0
+    for index in range(30):
+        for _, tasks in env.twin_worlds(env.tasks[index]):
+            facts += 1
+            assert len({task.ground_truth for task in tasks}) == len(tasks) > 1
+            assert len({task.prompt for task in tasks}) == 1
+            for scenario in map(scenario_of, tasks):
+                for order in scenario.database.orders.values():
+                    assert order.placed <= min(order.promised, order.delivered or order.promised)
+                    charged = sum(max(paid.cents, 0) for paid in order.transactions)
+                    assert charged == order.delivery_fee + sum(line.price for line in order.lines)
+    assert facts > 30
