@@ -21,7 +21,7 @@ from .backends import choose
 from .box import CONCURRENCY
 from .result import ShellLimits, Status
 from .shell_server import Reply, bash_path, start
-from .tree import Entry, Tree
+from .tree import Entry, Tree, decoded, encoded
 from .worker import Pool, threads
 
 #: Where a shell begins. Its other folder is ``/tmp``; both are kept.
@@ -204,10 +204,10 @@ class Shell:
         if (cached := _cache.get(key)) is not None:
             return cached
         request = {
-            "files": [(path, e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
+            "files": [(encoded(path), e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
             "script": state.script,
             "options": _set_command(state.options),
-            "cwd": state.cwd.encode("utf-8", "surrogateescape"),
+            "cwd": encoded(state.cwd),
             "status": str(state.status).encode(),
             "command": text,
             "environment": _environment(state),
@@ -283,7 +283,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
     )
     saved = reply.saved.split(b"\0")
     if len(saved) == 6 and saved[4] == b"END" and len(reply.saved) <= STATE_BYTES:
-        options, cwd = saved[2].decode("ascii", "replace"), saved[3].decode("utf-8", "surrogateescape")
+        options, cwd = saved[2].decode("ascii", "replace"), decoded(saved[3])
         after = replace(after, script=_variables(saved[0]) + saved[1], options=options, cwd=cwd or state.cwd)
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
@@ -326,4 +326,4 @@ def _status(reply: Reply) -> Status:
 
 
 def _shown(path: str) -> str:
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\n", "\\n")
+    return encoded(path).decode("utf-8", "replace").replace("\n", "\\n")

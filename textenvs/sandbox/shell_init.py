@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def serve(job: dict[str, Any]) -> NoReturn:
     """Answer requests until there are no more; each is 8 bytes of length and a marshalled mapping.
 
-    An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
+    Paths in a request are bytes, those in an answer text. An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
     contents that it speaks of. Where there is no box, it is ``f``, a length, and the reason.
     """
     for folder in (job["folder"], *job["writable"]):
@@ -152,9 +152,9 @@ def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
             os.seteuid(0)
             os.setegid(0)
     for folder in job["writable"]:
-        source = os.fsencode(job["folder"] + folder)
-        box._call(f"mount({folder}, bind)", _libc.mount(source, os.fsencode(folder), None, box._MS_BIND, None))
-    box._call("umount2(box)", _libc.umount2(os.fsencode(job["folder"]), box._MNT_DETACH))
+        source = (job["folder"] + folder).encode()
+        box._call(f"mount({folder}, bind)", _libc.mount(source, folder.encode(), None, box._MS_BIND, None))
+    box._call("umount2(box)", _libc.umount2(job["folder"].encode(), box._MNT_DETACH))
     if job["proc"]:
         box._mount_proc()
     return root
@@ -167,7 +167,7 @@ def _write_files(files: Sequence[Any]) -> None:
             os.mkdir(path, 0o700)
             folders.append((path, mode, mtime_ns))
         elif kind == "link":
-            os.symlink(content, os.fsencode(path))
+            os.symlink(content, path)
             os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
         else:
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
@@ -282,14 +282,14 @@ def _read_files(
     Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
     kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are gone.
     """
-    before = {path: (kind, mode, mtime_ns, content) for path, kind, mode, mtime_ns, content in request["files"]}
+    before = {file[0]: file[1:] for file in request["files"]}
     changed: list[Any] = []
     contents: list[bytes] = []
     dropped: list[str] = []
     present = set()
-    roots = {folder[1:] for folder in job["writable"]}
+    waiting = [folder[1:].encode() for folder in reversed(job["writable"])]
+    roots = set(waiting)
     room, names = job["disk"], job["inodes"]
-    waiting = [folder[1:] for folder in reversed(job["writable"])]
     while waiting:
         path = waiting.pop()
         status = os.lstat(path)
@@ -300,29 +300,32 @@ def _read_files(
             kind is None
             or (names <= len(roots) and path not in roots)
             or needs > room
-            or len(os.fsencode(path)) > _LONGEST
+            or len(path) > _LONGEST
         ):
-            dropped.append(path)
+            dropped.append(_text(path))
             continue
         room, names = room - needs, names - 1
         present.add(path)
         if kind == "folder":
-            waiting += [f"{path}/{name}" for name in sorted(os.listdir(path), reverse=True)]
-        was = before.get(path, (None, 0, 0, b""))
-        content = b"" if kind == "folder" else os.fsencode(os.readlink(path)) if kind == "link" else _content(path)
+            waiting += [path + b"/" + name for name in sorted(os.listdir(path), reverse=True)]
+        content = b"" if kind == "folder" else os.readlink(path) if kind == "link" else _content(path)
         # The clock is the host's: what was changed now gets the time of this command.
         mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
         entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
-        if entry != was:
-            changed.append([path, *entry[:3], len(content)])
+        if entry != before.get(path):
+            changed.append([_text(path), *entry[:3], len(content)])
             contents.append(content)
-    return changed, contents, dropped, [path for path in before if path not in present]
+    return changed, contents, dropped, [_text(path) for path in before if path not in present]
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")  # as tree.py does
 
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
-def _content(path: str) -> bytes:
+def _content(path: bytes) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         parts = []

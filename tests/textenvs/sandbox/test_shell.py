@@ -4,6 +4,8 @@ import asyncio
 import copy
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +14,11 @@ from shells import SMALL, Session, shell_of
 
 from textenvs.sandbox.result import ShellLimits
 from textenvs.sandbox.shell import CLOCK_S, STEP_S, ShellResult, ShellState
-from textenvs.sandbox.tree import Entry, Tree
+from textenvs.sandbox.tree import Entry, Tree, decoded, encoded
 
 # ------------------------------------------------------------------ files
 
-names = st.sampled_from(["a", "b", ".c", "two words", "new\nline", "-r", "ü", os.fsdecode(b"\xff"), "*", "'"])
+names = st.sampled_from(["a", "b", ".c", "two words", "new\nline", "-r", "ü", decoded(b"\xff"), "*", "'"])
 times = st.integers(0, 2**31).map(lambda seconds: seconds * 10**9 + 5)
 leaves = st.one_of(
     st.builds(Entry, st.just("file"), st.binary(max_size=40), st.integers(0, 0o777), times),
@@ -128,6 +130,44 @@ def test_tree_refuses_paths_that_lead_out_of_it():
             Tree({path: Entry("file")})
     with pytest.raises(ValueError, match="is in no folder"):
         Tree({"a": Entry("file"), "a/b": Entry("file")})
+
+
+def test_entries_have_permissions_only():
+    with pytest.raises(ValueError, match="mode of a file is of 0 to 777"):
+        Entry("file", mode=0o4755)
+    assert Tree.of({}, links={"l": "a"}, modes={"l": 0o600})["l"] == Entry("link", b"a", 0o644)
+    state = ShellState.of(Tree({"l": Entry("link", b"a")}))
+    assert shell_of().run_now(state, ":")[0].tree == state.tree
+
+
+_ASCII_HOST = """
+import pickle, sys
+from textenvs.sandbox import Shell, ShellState, Tree
+assert sys.getfilesystemencoding() == "ascii"
+state = pickle.load(sys.stdin.buffer)
+assert state.tree.digest == Tree(dict(state.tree)).digest
+state, result = Shell().run_now(state, "mkdir 世界; mv 京/* 世界; cd 世界; ln -s 京 链; ls; echo 好 > 文; x=é")
+state, _ = Shell().run_now(state, "echo $x > é")
+sys.stdout.buffer.write(pickle.dumps((state, result)))
+"""
+
+
+def test_locale_of_the_host_does_not_matter():
+    """Names of an ASCII host are the same, so a state can move between hosts."""
+    shell_of()
+    state = ShellState.of(Tree.of({"京/ü": "1", f"京/{decoded(b'z' + bytes([255]))}": "2"}, links={"京/l": "ü"}))
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", _ASCII_HOST.encode("ascii", "backslashreplace").decode()]
+    run = subprocess.run(command, env=variables, input=pickle.dumps(state), capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr
+    state, result = pickle.loads(run.stdout)
+    assert result.head == "l\nz\udcff\nü\n链\n".encode("utf-8", "surrogateescape")
+    assert result.cwd == "/project/世界"
+    names = ["世界", "世界/l", "世界/z\udcff", "世界/é", "世界/ü", "世界/文", "世界/链", "京"]
+    assert list(state.project) == sorted(names, key=encoded)
+    assert state.project["世界/链"].content == "京".encode()
+    assert state.project.text("世界/é") == "é\n"
+    assert Tree(dict(state.tree)).digest == state.tree.digest
 
 
 def test_tree_below_and_sizes():
