@@ -30,6 +30,8 @@ PROJECT = "/project"
 CLOCK_S, STEP_S = 1_748_854_800, 60
 #: Bytes of variables and functions that are kept, and of a command.
 STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
+#: Parts of a path that is kept, with the ``project`` or ``tmp`` at its beginning (:mod:`.shell_init` has the same).
+DEEPEST = 128
 #: Results that a process keeps, and the most bytes of files that one of these may have written.
 CACHE_SIZE, CACHED_BYTES = 256, 1 << 20
 
@@ -85,10 +87,16 @@ class ShellState:
 
     @classmethod
     def of(cls, project: Tree | None = None) -> ShellState:
-        """Return the state of a new shell, with these files in ``/project``; a time of 0 becomes the shell's."""
+        """Return the state of a new shell, with these files in ``/project``; a time of 0 becomes the shell's.
+
+        Raises:
+            ValueError: A path has more than :data:`DEEPEST` parts.
+        """
         time_ns = CLOCK_S * 10**9
         entries = {path: Entry("folder", b"", 0o755, time_ns) for path in ("project", "tmp")}
         for path, entry in (project or {}).items():
+            if path.count("/") + 2 > DEEPEST:
+                raise ValueError(f"a shell keeps paths of at most {DEEPEST} parts, '/project' included: not {path!r}")
             entries[f"project/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
         return cls(Tree(entries))
 
@@ -271,7 +279,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         )
         notes.append(
             f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
-            "with paths of at most 3839 bytes."
+            f"with paths of at most 3839 bytes and {DEEPEST} parts."
         )
     entries = {path: Entry(kind, content, mode, mtime_ns) for path, kind, mode, mtime_ns, content in reply.files}  # type: ignore[arg-type]
     status = reply.code if reply.code is not None and reply.code >= 0 else 0 if reply.code is None else 128 - reply.code

@@ -36,6 +36,7 @@ _CHUNK = 1 << 16
 _REAP_S = 0.05  # between two looks at processes that have ended
 _PAGE = 4096
 _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
+_DEEPEST = 128  # parts of a path: the kernel walks all of them for each of a file's system calls
 #: Room for the shell's state and the command, beside the files.
 _SPARE_BYTES, _SPARE_INODES = 8 << 20, 64
 _NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
@@ -280,7 +281,7 @@ def _read_files(
     Every file is read: one that was written through a mapping may have an old time of change.
 
     Returns the entries that differ as ``[path, kind, mode, mtime_ns, size]``, their contents, the paths that cannot be
-    kept (special files, paths too long, what is beyond the limits), and those of ``files`` that are gone.
+    kept (special files, paths too long or too deep, what is beyond the limits), and those of ``files`` that are gone.
     """
     before = {file[0]: file[1:] for file in request["files"]}
     changed: list[Any] = []
@@ -301,6 +302,7 @@ def _read_files(
             or (names <= len(roots) and path not in roots)
             or needs > room
             or len(path) > _LONGEST
+            or path.count(b"/") >= _DEEPEST
         ):
             dropped.append(_text(path))
             continue

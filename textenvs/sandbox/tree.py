@@ -74,7 +74,8 @@ class Tree(Mapping[str, Entry]):
         source = {} if entries is None else entries
         self._entries = {path: source[path] for path in sorted(source, key=encoded)}
         for path in self._entries:
-            if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
+            whole = f"/{path}/"  # searched, not split: that is linear in a deep tree
+            if "//" in whole or "/./" in whole or "/../" in whole or "\0" in whole:
                 raise ValueError(f"a path of a tree is relative, without '.' and '..', and this is {path!r}")
             folder = path.rpartition("/")[0]
             if folder and (folder not in self._entries or self._entries[folder].kind != "folder"):

@@ -14,7 +14,7 @@ from shells import SMALL, Session, shell_of
 
 from textenvs.sandbox import SandboxFailure, shell_server
 from textenvs.sandbox.result import ShellLimits
-from textenvs.sandbox.shell import ShellState
+from textenvs.sandbox.shell import DEEPEST, ShellState
 from textenvs.sandbox.tree import Tree
 from textenvs.sandbox.worker import WorkerDied
 
@@ -144,9 +144,18 @@ def test_deep_folders_are_kept_up_to_a_limit(session):
     code = "import os\nfor n in range(3000):\n    os.mkdir('dd'); os.chdir('dd')"
     result = session(f'python3 -c "{code}"')
     assert "Not kept: /project/dd" in result.describe()
-    depth = max(path.count("/") for path in session.state.tree)
-    assert 1000 < depth < 1400
+    assert max(path.count("/") + 1 for path in session.state.tree) == DEEPEST
+    state = session.state
+    assert session(":").notes == ()
+    assert session.state.tree == state.tree
     assert session("cat a; rm -rf dd; ls").output == "onea\n"
+
+
+def test_tree_that_is_too_deep_is_refused():
+    folders = "/".join("d" * (DEEPEST - 1))
+    assert len(ShellState.of(Tree.of({}, folders=(folders,))).project) == DEEPEST - 1
+    with pytest.raises(ValueError, match="at most 128 parts"):
+        ShellState.of(Tree.of({f"{folders}/f": ""}))
 
 
 @pytest.mark.parametrize(
