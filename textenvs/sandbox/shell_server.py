@@ -17,7 +17,7 @@ from typing import Any
 from . import cgroup, layout
 from .backends import make_shell_job
 from .process import START_S, launch
-from .result import SandboxFailure, SandboxUnavailable, ShellLimits
+from .result import SandboxFailure, SandboxUnavailable, ShellLimits, transient
 from .worker import Worker, WorkerDied, WorkerTooLarge
 
 #: The arguments of bash; the first is in one line, so that errors have the lines of the command.
@@ -119,8 +119,10 @@ def start(limits: ShellLimits) -> ShellServer:
 def _proc_permitted() -> bool:
     try:
         ShellServer(ShellLimits(), proc=True).close()
-    except SandboxFailure:
-        return False
+    except SandboxFailure as failure:
+        if "mount(/proc)" in str(failure) and not transient(failure):
+            return False
+        raise  # of other causes, and so not remembered
     return True
 
 

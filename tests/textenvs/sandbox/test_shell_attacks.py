@@ -1,5 +1,6 @@
 """Commands that mean harm to what lasts of a shell: each is stopped, said in words, and ends with its command."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -217,6 +218,26 @@ def test_box_that_cannot_be_made_is_a_failure(monkeypatch):
     with pytest.raises(SandboxFailure, match="No space left"):
         shell.run_now(too_large, "echo")
     assert shell.run_now(ShellState.of(), "echo fine")[1].output == "fine\n"
+
+
+def test_transient_failure_does_not_take_proc_away(monkeypatch):
+    failures = ["[Errno 12] Cannot allocate memory: 'mount(/proc)'", "it ended at once", "[Errno 1] no: 'mount(/proc)'"]
+
+    class Server:
+        def __init__(self, limits, *, proc):
+            if failures:
+                raise SandboxFailure(failures.pop(0))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(shell_server, "ShellServer", Server)
+    permitted = functools.cache(shell_server._proc_permitted.__wrapped__)
+    for _ in range(2):
+        with pytest.raises(SandboxFailure):
+            permitted()
+    assert not permitted()
+    assert not permitted(), "a refusal is remembered"
 
 
 def test_ended_server_runs_no_command():
