@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _NAMESPACES = 0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000  # mnt, uts, ipc, user, pid, net
+_CGROUP_NAMESPACE = 0x2000000  # where the kernel has these, so that the box does not see its place on the host
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
@@ -86,7 +87,8 @@ def _launch(job: dict[str, Any], pid_fd: int) -> None:
     os.close(reply_pipe[1])
     if os.geteuid() == 0:
         os.setgroups([])
-    _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(_NAMESPACES))
+    namespaces = _NAMESPACES | (_CGROUP_NAMESPACE if os.path.exists("/proc/self/ns/cgroup") else 0)
+    _call("unshare(user, mount, pid, net, ipc, uts, cgroup namespaces)", _libc.unshare(namespaces))
     os.write(request_pipe[1], b"!")
     problem = os.read(reply_pipe[0], 4096)
     os.waitpid(helper, 0)
@@ -163,11 +165,17 @@ def _mount(job: dict[str, Any]) -> None:
     for target in job["hidden"]:
         _tmpfs(target, "mode=0755,size=4k,nr_inodes=8")
         _read_only(target)
+    for path, content in job["files"]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o444)
+        os.utime(path, (0, 0))
     for device in job["devices"]:
         _bind(device, device)
     if job["proc"]:
         os.makedirs("/proc", exist_ok=True)
-        _mount_proc()
+        _mount_proc("hidepid=2" if job["shell"] else "")
     for target, path in job["links"]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
@@ -196,8 +204,9 @@ def _tmpfs(target: str, options: str) -> None:
     _call(f"mount({target}, tmpfs)", done)
 
 
-def _mount_proc() -> None:
-    _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None))
+def _mount_proc(options: str) -> None:
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", flags, options.encode() or None))
 
 
 def _read_only(target: str, recursive: int = 0) -> None:

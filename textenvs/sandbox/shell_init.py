@@ -157,7 +157,8 @@ def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
         box._call(f"mount({folder}, bind)", _libc.mount(source, folder.encode(), None, box._MS_BIND, None))
     box._call("umount2(box)", _libc.umount2(job["folder"].encode(), box._MNT_DETACH))
     if job["proc"]:
-        box._mount_proc()
+        # Without the processes that the command may not trace, as this one: its command line has paths of the host.
+        box._mount_proc("hidepid=2")
     return root
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import copy
-import gc
 import functools
+import gc
 import importlib
 import os
 import pickle

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,6 +86,20 @@ print(len([name for name in os.listdir('/proc') if name.isdigit()]) < 8 if os.pa
     refused = [f"{name} refused" for name in names]
     assert session(f'python3 -c "{code}"').output.splitlines() == [*refused, "True"]
     assert session("kill -9 1; kill -STOP 1; echo alive").output.endswith("alive\n")
+
+
+def test_paths_of_the_host_are_not_seen():
+    """Neither of process 1, whatever user the host process is, nor of what is mounted."""
+    session = Session(limits=ShellLimits())
+    own = "/proc/self/{cmdline,environ,maps,mounts,mountinfo,mountstats,cgroup}"
+    result = session(f"ls /proc/1; cat /proc/1/* /proc/[0-9]*/cmdline {own} | tr '\\0' ' '; cat /etc/passwd")
+    assert result.omitted == 0
+    assert "user:x:1000" in result.output
+    package = Path(shell_server.__file__).parent
+    for folder in (package, package.parents[1], Path(__file__).parent):
+        assert str(folder) not in result.output
+    groups = [line for line in result.output.splitlines() if re.fullmatch(r"\d+:[\w=,]*:.*", line)]
+    assert all(group.endswith(":/") for group in groups)
 
 
 def test_packages_of_this_process_are_not_there(session):
