@@ -12,6 +12,7 @@ import functools
 import hashlib
 import itertools
 import re
+import signal
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -266,11 +267,10 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
     notes = []
     if reply.stopped:
         notes.append(limits.says(reply.stopped, output_bytes=256 * limits.output_bytes))
-    elif reply.code is not None and reply.code < 0:
-        kind = "cpu" if reply.code == -24 else "signal"  # SIGXCPU
-        notes.append(limits.says(kind, number=-reply.code, name="of the shell itself"))
-    elif reply.code == 128 + 24:
+    elif _out_of_time(limits, reply):
         notes.append(limits.says("cpu"))
+    elif reply.code is not None and reply.code < 0:
+        notes.append(limits.says("signal", number=-reply.code, name="of the shell itself"))
     if reply.survivors and not reply.stopped:
         notes.append("Processes that it left in the background were ended: none lives longer than its command.")
     if reply.dropped:
@@ -296,7 +296,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
     return after, ShellResult(
-        _status(reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
+        _status(limits, reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
     )
 
 
@@ -324,12 +324,21 @@ def _variables(declared: bytes) -> bytes:
     return b"".join([*lines, *(f"unset {name}\n".encode() for name in sorted(missing))])
 
 
-def _status(reply: Reply) -> Status:
+def _out_of_time(limits: ShellLimits, reply: Reply) -> bool:
+    """Return whether the limit of CPU time ended bash, or the last of its commands.
+
+    The exit code alone could be the command's own choice. The kernel judges by counted ticks, and reports the time
+    really run, which is less on a loaded machine: hence one half.
+    """
+    return reply.code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) and reply.cpu_s >= limits.cpu_s / 2
+
+
+def _status(limits: ShellLimits, reply: Reply) -> Status:
     if reply.stopped:
         named: dict[str, Status] = {"wall": "timeout", "output": "output", "memory": "memory"}
         return named.get(reply.stopped, "killed")
     if reply.code is None or reply.code < 0:
-        return "timeout" if reply.code == -24 else "killed"
+        return "timeout" if _out_of_time(limits, reply) else "killed"
     return "error" if reply.code else "ok"
 
 

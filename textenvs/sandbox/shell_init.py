@@ -113,7 +113,7 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
     # An exception from here on ends the server without an answer: no command escapes its result by causing one.
     ends = Output(request["output_bytes"])
     stopped = _watch(bash, output, ends, request["wall_s"])
-    code, survivors = _end_all(bash)
+    code, cpu_s, survivors = _end_all(bash)
     while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
         ends.add(chunk)
     os.chdir(root)
@@ -122,6 +122,7 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
     head, tail = ends.parts()
     result = {
         "code": code,
+        "cpu_s": cpu_s,
         "stopped": stopped,
         "survivors": survivors,
         "omitted": ends.omitted,
@@ -257,21 +258,24 @@ def _reap(bash: int) -> None:
         os.waitpid(ended.si_pid, 0)
 
 
-def _end_all(bash: int) -> tuple[int, int]:
-    """Kill all other processes; return the exit code of bash, and how many of the others ran still."""
-    code, survivors = 0, 0
-    pid, status = os.waitpid(bash, os.WNOHANG)
+def _end_all(bash: int) -> tuple[int, float, int]:
+    """Kill all other processes; return bash's exit code, CPU seconds of it and of what it waited for, and how many of
+    the others ran still.
+    """
+    code, cpu_s, survivors = 0, 0.0, 0
+    ended = os.wait4(bash, os.WNOHANG)
     with suppress(ProcessLookupError):
         os.kill(-1, _SIGKILL)  # all of these namespaces but this process
     while True:
+        pid, status, usage = ended
         if pid == bash:
-            code = os.waitstatus_to_exitcode(status)
+            code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         elif pid and os.WIFSIGNALED(status) and os.WTERMSIG(status) == _SIGKILL:
             survivors += 1
         try:
-            pid, status = os.waitpid(-1, 0)
+            ended = os.wait4(-1, 0)
         except ChildProcessError:
-            return code, survivors
+            return code, cpu_s, survivors
 
 
 def _read_files(

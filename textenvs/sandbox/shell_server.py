@@ -37,13 +37,14 @@ class Reply:
     """The answer of a box to a request.
 
     ``stopped`` is the limit that ended it (``"wall"``, ``"output"``, ``"memory"``), ``"broken"`` where the box ended
-    before the command, or empty. ``head``, ``tail`` and ``omitted`` are of the output; ``saved`` is what bash wrote of
+    before the command, or empty. ``cpu_s`` is of bash and of the processes that it waited for. ``head``, ``tail`` and ``omitted`` are of the output; ``saved`` is what bash wrote of
     its state. ``files`` are the entries that differ (path, kind, mode, mtime_ns, content), ``removed`` the paths that
     are gone, ``dropped`` those that cannot be kept; ``survivors`` is how many processes ran still.
     """
 
     stopped: str = ""
     code: int | None = None
+    cpu_s: float = 0.0
     head: bytes = b""
     tail: bytes = b""
     omitted: int = 0
@@ -151,6 +152,7 @@ def _reply(result: Mapping[str, Any], contents: bytes) -> Reply:
     return Reply(
         result["stopped"],
         result["code"],
+        result["cpu_s"],
         head,
         tail,
         result["omitted"],

@@ -121,6 +121,16 @@ def test_endless_computing_ends(session):
     assert "1 s of CPU time" in result.describe()
 
 
+def test_cpu_time_is_named_only_where_it_ran_out(session):
+    for command, status in [("exit 152", "error"), ("bash -c 'kill -XCPU $$'", "error"), ("kill -XCPU $$", "killed")]:
+        result = session(command)
+        assert (result.status, result.exit_code) == (status, -24 if status == "killed" else 152)
+        assert "s of CPU time" not in result.describe()
+    result = session("bash -c 'while :; do :; done'")
+    assert result.exit_code == 152
+    assert "1 s of CPU time" in result.describe()
+
+
 def test_memory_hog_is_refused(session):
     code = "x = []\nwhile True: x.append(bytearray(1 << 20))"
     assert session(f"python3 -c '{code}'").output.endswith("MemoryError\n")
