@@ -243,6 +243,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     for fd in (0, 1, 2):
         os.close(fd)
     if not unsafe:
+        _drop_bounding_set()
         _drop_capabilities()
     if problem := os.read(trouble[0], 4096):
         raise OSError(problem.decode(errors="replace"))
@@ -313,9 +314,8 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
     for name, (soft, hard) in job["rlimits"].items():
         _limit(getattr(resource, name), soft, hard)
     if confined:
-        _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        _drop_capabilities()
-        _filter_calls(job["filter"])
+        _drop_bounding_set()
+        _confine(job)
     os.execve(job["argv"][0], job["argv"], job["environment"])
 
 
@@ -338,10 +338,21 @@ def _limit(which: int, soft: int, hard: int) -> None:
     resource.setrlimit(which, (soft, hard))
 
 
-def _drop_capabilities() -> None:
+def _confine(job: dict[str, Any]) -> None:
+    """Give up what this thread must not have when it starts the code; the kernel holds all of it by thread."""
+    _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _drop_capabilities()
+    _filter_calls(job["filter"])
+
+
+def _drop_bounding_set() -> None:
+    """Let no program that this process executes have capabilities; its own stay."""
     for number in range(64):
         # Refused where there is none to drop; then there is none in the other sets either.
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _call("capset", _libc.capset(header, nothing))

@@ -37,8 +37,6 @@ _REAP_S = 0.05  # between two looks at processes that have ended
 _PAGE = 4096
 _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
 _DEEPEST = 128  # parts of a path: the kernel walks all of them for each of a file's system calls
-#: Room for the shell's state and the command, beside the files.
-_SPARE_BYTES, _SPARE_INODES = 8 << 20, 64
 _NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
 _CLOCK_REALTIME_COARSE = 5  # the clock of file times
 _SIGKILL = 9
@@ -49,8 +47,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def serve(job: dict[str, Any]) -> NoReturn:
     """Answer requests until there are no more; each is 8 bytes of length and a marshalled mapping.
 
-    Paths in a request are bytes, those in an answer text. An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
-    contents that it speaks of. Where there is no box, it is ``f``, a length, and the reason.
+    An answer is ``s`` as soon as bash runs, then ``r``, the lengths of two parts (8 bytes each), a JSON mapping and the
+    contents that it speaks of. Where there is no box, it is ``f``, a length, and the reason. Paths in a request are
+    bytes, and those in an answer are text.
     """
     for folder in (job["folder"], *job["writable"]):
         box._read_only(folder)  # these are seen through a command's own, or covered by them
@@ -99,26 +98,28 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
         root = _mount_files(job, request["files"])
-        load, save = _unnamed_file(), _unnamed_file()
+        load = os.memfd_create("state")  # in no file system that the command can fill
         os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
         os.lseek(load, 0, os.SEEK_SET)
         began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
-        output, far_end = os.pipe()
-        bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: save, 1: far_end, 2: far_end})
+        (output, far_output), (save, far_save) = os.pipe(), os.pipe()
+        bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: far_save, 1: far_output, 2: far_output})
     except (OSError, ValueError) as error:
         _answer(b"f", str(error).encode())
         return 0
-    os.close(far_end)
+    for fd in (load, far_output, far_save):
+        os.close(fd)
     os.write(1, b"s")
     # An exception from here on ends the server without an answer: no command escapes its result by causing one.
-    ends = Output(request["output_bytes"])
-    stopped = _watch(bash, output, ends, request["wall_s"])
+    ends, saved = Output(request["output_bytes"]), Saved(request["state_bytes"])
+    readers = {output: ends, save: saved}
+    stopped = _watch(bash, readers, _FLOOD * request["output_bytes"], request["wall_s"])
     code, cpu_s, survivors = _end_all(bash)
-    while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
-        ends.add(chunk)
+    for fd, reader in readers.items():
+        while chunk := os.read(fd, _CHUNK):  # nobody is left to write to it
+            reader.add(chunk)
     os.chdir(root)
     changed, contents, dropped, missing = _read_files(job, request, began)
-    saved = os.pread(save, request["state_bytes"] + 1, 0)
     head, tail = ends.parts()
     result = {
         "code": code,
@@ -126,20 +127,20 @@ def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
         "stopped": stopped,
         "survivors": survivors,
         "omitted": ends.omitted,
-        "sizes": [len(head), len(tail), len(saved)],
+        "sizes": [len(head), len(tail), len(saved.content)],
         "files": changed,
         "removed": missing,
         "dropped": dropped,
     }
-    _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved, *contents)))
+    _answer(b"r", json.dumps(result).encode(), b"".join((head, tail, saved.content, *contents)))
     return 0
 
 
 def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
     """Mount the file system, write the files, and bind its folders to their places; return it as an open folder."""
     uid, gid = job["user"]
-    size, inodes = job["disk"] + _SPARE_BYTES, job["inodes"] + _SPARE_INODES
-    box._tmpfs(job["folder"], f"mode=0755,uid={uid},gid={gid},size={size},nr_inodes={inodes}")
+    inodes = job["inodes"] + 1  # its own folder
+    box._tmpfs(job["folder"], f"mode=0755,uid={uid},gid={gid},size={job['disk']},nr_inodes={inodes}")
     root = os.open(job["folder"], os.O_RDONLY | os.O_DIRECTORY)
     os.chdir(root)
     os.umask(0)
@@ -184,10 +185,6 @@ def _write_files(files: Sequence[Any]) -> None:
         os.chmod(path, mode)
 
 
-def _unnamed_file() -> int:
-    return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
-
-
 def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[int, int]) -> int:
     """Start bash and return its process id."""
     trouble = os.pipe()  # closed by exec: what comes through it is why there was none
@@ -208,7 +205,7 @@ def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[i
 
 
 class Output:
-    """The beginning and the end of an output, half of ``most`` bytes each, and how many were omitted between them."""
+    """The beginning and the end of the output, half of ``most`` bytes each, and how many were omitted between them."""
 
     def __init__(self, most: int) -> None:
         self.most, self.size = most // 2, 0
@@ -230,25 +227,36 @@ class Output:
         return self.size - len(self._head) - min(len(self._tail), self.most)
 
 
-def _watch(bash: int, output: int, ends: Output, wall_s: float) -> str:
-    """Read the output until bash has ended or is to be stopped; return the limit that it met, or an empty text."""
+class Saved:
+    """What bash wrote of its state: at most one byte more than ``most``, by which it is seen to be too much."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.size, self.content = most, 0, b""
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        self.content += chunk[: self.most + 1 - len(self.content)]
+
+
+def _watch(bash: int, readers: dict[int, Output | Saved], flood: int, wall_s: float) -> str:
+    """Read what bash writes until it has ended or is to be stopped; return the limit that it met, or an empty text."""
     deadline = time.monotonic() + wall_s
     ended = os.pidfd_open(bash)
     poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    poll.register(output, select.POLLIN)
+    for fd in (ended, *readers):
+        poll.register(fd, select.POLLIN)
     while (remaining := deadline - time.monotonic()) > 0:
-        ready = dict(poll.poll(min(remaining, _REAP_S) * 1000))
+        ready = [fd for fd, _ in poll.poll(min(remaining, _REAP_S) * 1000)]
         _reap(bash)
-        if output in ready:
-            if chunk := os.read(output, _CHUNK):
-                ends.add(chunk)
-            else:
-                poll.unregister(output)
-            if ends.size > _FLOOD * 2 * ends.most:
-                return "output"
-        elif ended in ready:
+        if ended in ready:
             return ""
+        for fd in ready:
+            if chunk := os.read(fd, _CHUNK):
+                readers[fd].add(chunk)
+            else:
+                poll.unregister(fd)
+        if sum(reader.size for reader in readers.values()) > flood:
+            return "output"
     return "wall"
 
 

@@ -152,12 +152,30 @@ def test_flood_is_stopped(session):
 
 def test_big_and_sparse_files_do_not_fit(session):
     result = session("head -c 3000000 /dev/zero > big; stat -c %s big")
-    assert result.output.split()[-1] == str(SMALL.disk_mb << 20)
+    assert result.output.split()[-1] == str((SMALL.disk_mb << 20) - 4096)  # the other file has a block
     session("rm big; for n in 1 2 3 4; do truncate -s 2M s$n; done; echo kept > t")
     result = session("ls")
     assert result.output.split() == ["a", "s1", "t"] or "s2" not in result.output.split()
     assert session.state.tree.size <= SMALL.disk_mb << 20
     assert session("cat a").output == "one"
+
+
+def test_full_disk_keeps_the_state(session):
+    result = session("x=$(seq 20000); f() { echo ${#x}; }; mkdir d; cd d; cat /dev/zero > full; cat /dev/zero > fuller")
+    assert "No space left" in result.output
+    assert result.notes == ()
+    assert session.state.tree.size <= SMALL.disk_mb << 20
+    full = session.state.tree
+    assert session("f; pwd").output == "108893\n/project/d\n"
+    assert session.state.tree == full
+
+
+def test_flood_of_the_state_is_stopped(session):
+    result = session("x=1; cat /dev/zero >&250")
+    assert result.status == "output"
+    result = session("x=2; head -c 300000 /dev/zero >&250")
+    assert "as they were before the command" in result.describe()
+    assert session("echo ${x-none}").output == "none\n"
 
 
 def test_many_files_are_refused(session):
