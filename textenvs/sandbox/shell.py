@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import re
 import signal
-from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from .backends import choose
 from .box import CONCURRENCY
 from .result import ShellLimits, Status
+from .shell_cache import TreeCache
 from .shell_server import Reply, bash_path, start
 from .tree import Entry, Tree, decoded, encoded
 from .worker import Pool, threads
@@ -33,8 +33,8 @@ CLOCK_S, STEP_S = 1_748_854_800, 60
 STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
 #: Parts of a path that is kept, with the ``project`` or ``tmp`` at its beginning (:mod:`.shell_init` has the same).
 DEEPEST = 128
-#: Results that a process keeps, and the most bytes of files that one of these may have written.
-CACHE_SIZE, CACHED_BYTES = 256, 1 << 20
+#: Bytes that a process keeps of results, with the files of their states; and of files that one of these may have written.
+CACHE_BYTES, CACHED_BYTES = 128 << 20, 1 << 20
 
 _NO_SANDBOX = "There is no shell without isolation."
 _OPTION = re.compile(r"[a-z-]+")
@@ -229,8 +229,8 @@ class Shell:
         return threads(CONCURRENCY, "textenvs-shell").submit(work)
 
 
-#: By digest; every single operation on it is safe in threads.
-_cache: OrderedDict[bytes, tuple[ShellState, ShellResult]] = OrderedDict()
+#: By a digest of limits, state and command.
+_cache = TreeCache[tuple[ShellState, ShellResult]](CACHE_BYTES)
 
 
 @functools.cache
@@ -243,9 +243,8 @@ def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: b
     finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
     # How far one that was stopped came depends on the machine.
     if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
-        _cache[key] = finished
-        if len(_cache) > CACHE_SIZE:
-            _cache.popitem(last=False)
+        after, result = finished
+        return _cache.put(key, finished, after.tree, len(after.script) + len(result.head) + len(result.tail))
     return finished
 
 

@@ -267,8 +267,9 @@ def _reap(bash: int) -> None:
 
 
 def _end_all(bash: int) -> tuple[int, float, int]:
-    """Kill all other processes; return bash's exit code, CPU seconds of it and of what it waited for, and how many of
-    the others ran still.
+    """Kill all other processes; return bash's exit code, its CPU seconds, and how many of the others ran still.
+
+    The CPU seconds are of bash and of all that it waited for.
     """
     code, cpu_s, survivors = 0, 0.0, 0
     ended = os.wait4(bash, os.WNOHANG)

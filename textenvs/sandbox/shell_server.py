@@ -37,9 +37,10 @@ class Reply:
     """The answer of a box to a request.
 
     ``stopped`` is the limit that ended it (``"wall"``, ``"output"``, ``"memory"``), ``"broken"`` where the box ended
-    before the command, or empty. ``cpu_s`` is of bash and of the processes that it waited for. ``head``, ``tail`` and ``omitted`` are of the output; ``saved`` is what bash wrote of
-    its state. ``files`` are the entries that differ (path, kind, mode, mtime_ns, content), ``removed`` the paths that
-    are gone, ``dropped`` those that cannot be kept; ``survivors`` is how many processes ran still.
+    before the command, or empty. ``cpu_s`` is of bash and of the processes that it waited for. ``head``, ``tail`` and
+    ``omitted`` are of the output; ``saved`` is what bash wrote of its state. ``files`` are the entries that differ
+    (path, kind, mode, mtime_ns, content), ``removed`` the paths that are gone, ``dropped`` those that cannot be kept;
+    ``survivors`` is how many processes ran still.
     """
 
     stopped: str = ""

@@ -6,14 +6,17 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shells import SMALL, Session, shell_of
 
+from textenvs.sandbox import shell as shell_module
 from textenvs.sandbox.result import ShellLimits
 from textenvs.sandbox.shell import CLOCK_S, STEP_S, ShellResult, ShellState
+from textenvs.sandbox.shell_cache import VALUE_BYTES, TreeCache
 from textenvs.sandbox.tree import Entry, Tree, decoded, encoded
 
 # ------------------------------------------------------------------ files
@@ -253,6 +256,66 @@ def test_results_with_much_content_are_not_cached():
     first, second = (shell.run_now(state, command)[0] for _ in range(2))
     assert first == second
     assert first is not second
+
+
+def kept_bytes(trees):
+    """Count the bytes of files that are alive because of these trees."""
+    entries = {id(entry): entry for tree in trees for entry in tree.values()}
+    return sum(len(entry.content) for entry in entries.values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4000), st.booleans()), max_size=30))
+def test_cache_keeps_no_more_than_its_bytes(changes):
+    """Whatever the history: chains of states that share files, and ones whose state before is not cached."""
+    most = 20_000
+    cache = TreeCache(most)
+    tree = Tree()
+    for number, (name, size, is_new) in enumerate(changes):
+        tree = (Tree() if is_new else tree).changed({name: Entry("file", bytes([number]) * size)})
+        if number % 3:
+            assert cache.put(bytes([number]), tree, tree, 10) is tree
+        alive = [cache.get(bytes([number])) for number in range(30)]
+        trees = [tree for tree in alive if tree is not None]
+        assert kept_bytes(trees) + 10 * len(trees) <= cache.bytes <= most
+    for number in range(30, 60):
+        cache.put(bytes([number]), Tree(), Tree(), most // 2 - VALUE_BYTES)
+    assert (len(cache), cache.bytes) == (2, most // 2 * 2), "what was dropped is not counted"
+
+
+def test_cache_is_safe_in_threads():
+    cache = TreeCache(40_000)
+    trees = [Tree.of({f"{n % 5}": bytes([n]) * 900}) for n in range(60)]
+
+    def use(turn):
+        for n in range(400):
+            number = (n * (turn + 3)) % 60
+            assert cache.put(bytes([number]), number, trees[number], 0) == number
+            assert cache.get(bytes([number])) in (None, number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(use, range(4)))
+    assert 5 < len(cache) < 30
+    assert cache.bytes <= cache.most_bytes
+    one = TreeCache(10_000)
+    one.put(b"", 0, Tree(), 0)
+    for number in range(60, 100):
+        cache.put(bytes([number]), 0, Tree(), 0)
+    assert cache.bytes == one.bytes * len(cache)
+
+
+def test_commands_of_a_shell_keep_bounded_memory(monkeypatch):
+    """Each command replaces a file; one whose result is not cached leaves large files to the states after it."""
+    cache = TreeCache(3 << 20)
+    monkeypatch.setattr(shell_module, "_cache", cache)
+    shell, state = shell_of(), ShellState.of()
+    state, _ = shell.run_now(state, "head -c 1500000 /dev/zero > large")
+    assert len(cache) == 0
+    for number in range(5):
+        state, _ = shell.run_now(state, f"head -c 400000 /dev/zero | tr '\\0' {number} > small")
+    trees = [tree for _, tree, _ in cache._kept.values()]
+    assert kept_bytes(trees) == 1_500_000 + 4 * 400_000
+    assert kept_bytes(trees) <= cache.bytes <= 3 << 20
 
 
 def test_pickled_shell_runs():
