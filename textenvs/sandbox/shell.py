@@ -33,7 +33,7 @@ CLOCK_S, STEP_S = 1_748_854_800, 60
 STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
 #: Parts of a path that is kept, with the ``project`` or ``tmp`` at its beginning (:mod:`.shell_init` has the same).
 DEEPEST = 128
-#: Bytes that a process keeps of results, with the files of their states; and of files that one of these may have written.
+#: Bytes that a process keeps of results, with their states' files; and of files that one of these may have written.
 CACHE_BYTES, CACHED_BYTES = 128 << 20, 1 << 20
 
 _NO_SANDBOX = "There is no shell without isolation."
@@ -288,10 +288,12 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         status=status,
         commands=state.commands + 1,
     )
-    saved = reply.saved.split(b"\0")
-    if len(saved) == 6 and saved[4] == b"END" and len(reply.saved) <= STATE_BYTES:
-        options, cwd = saved[2].decode("ascii", "replace"), decoded(saved[3])
-        after = replace(after, script=_variables(saved[0]) + saved[1], options=options, cwd=cwd or state.cwd)
+    *own, declared, functions, names, folder, end, _ = [b""] * 5 + reply.saved.split(b"\0")
+    if end == b"END" and len(reply.saved) <= STATE_BYTES:
+        for text in filter(None, own):
+            functions = functions.replace(text, b"")
+        options, cwd = names.decode("ascii", "replace"), decoded(folder)
+        after = replace(after, script=_variables(declared) + functions, options=options, cwd=cwd or state.cwd)
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
     return after, ShellResult(

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .tree import Tree
 
@@ -79,7 +79,7 @@ def _parts(tree: Tree) -> Iterator[tuple[int, int]]:
         yield id(entry), ENTRY_BYTES + len(entry.content)
 
 
-_caches: weakref.WeakSet[TreeCache[object]] = weakref.WeakSet()
+_caches: weakref.WeakSet[TreeCache[Any]] = weakref.WeakSet()
 
 
 def _clear_after_fork() -> None:

@@ -23,7 +23,7 @@ from .worker import Worker, WorkerDied, WorkerTooLarge
 #: The arguments of bash; the first is in one line, so that errors have the lines of the command.
 _RUN = (
     'eval "$1"; shift; __shell_return "$__shell_status"; eval "$__shell_options$__shell_command"; '
-    '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; exit "$__shell_status"'
+    '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; __shell_return "$__shell_status"'
 )
 _PREPARE = Path(__file__).with_name("shell.bash").read_text("utf-8")
 #: Seconds that a box may take for its own work, above a command's.

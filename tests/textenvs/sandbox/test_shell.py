@@ -4,6 +4,7 @@ import asyncio
 import copy
 import os
 import pickle
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -218,6 +219,46 @@ def test_unsaved_state_is_the_one_before():
         result = session(command)
         assert "as they were before the command" in result.describe()
     assert session("echo $x; pwd").output == "1\n/tmp\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exit 3",
+        "f() { exit 3; }; f",
+        "(exit 7); exit",
+        "set -e; false || exit 4",
+        "(exit 5) || exit",
+        "x=$(exit 9); exit 2",
+        "set -u; trap 'echo out; echo err >&2; false; exit' EXIT; exit 6",
+        "trap 'exit 8' EXIT; exit 6",
+        ": no exit",
+        "exit() { echo mine; }; exit 3",
+        "exit 1 2",
+        "exit word",
+    ],
+)
+def test_exit_trap_of_a_command_runs_and_the_state_is_saved(command):
+    session = Session()
+    session("v=1; trap 'echo never' EXIT")
+    whole = f"""v=2; cd /tmp; trap 'echo bye $? ${{-//[^eu]/}}; v=3' EXIT; {command}"""
+    real = Session({"script": whole})("bash script")
+    result = session(whole)
+    lines = [re.sub(r"(?m)^\S+: line \d+: ", "", one.output) for one in (result, real)]
+    assert lines[0] == lines[1]
+    assert (result.exit_code, result.notes) == (real.exit_code, ())
+    assert session.state.cwd == "/tmp"
+    shown = session("{ set +ex; } 2>/dev/null; echo $v; builtin declare -F").output.splitlines()
+    own = {"declare -f __shell_return", "declare -f __shell_save", "declare -f exit"}
+    functions = {f"declare -f {name}" for name in ("f", "exit") if f"{name}()" in command}
+    assert (shown[0], set(shown[1:]) - own) == ("2", functions - own)
+    assert b"__shell" not in session.state.script
+    assert (b"exit ()" in session.state.script) == ("exit()" in command)
+
+
+def test_trace_of_a_command_shows_its_own_lines():
+    assert Session()("set -x; x=1; exit 3").output == "++ x=1\n++ exit 3\n"
+    assert Session()("set -x; (exit 3); : end").output == "++ exit 3\n++ : end\n"
 
 
 def test_tools_repeat_themselves():
