@@ -1,13 +1,15 @@
 # What bash runs before each command of a shell (shell_server.py): take the state over, prepare to write it down.
 # Descriptor 251 has the state (four parts) and the command, each ended by a zero byte. To 250 goes the text of the two
 # functions below, and then the new state: variables, functions and the like, options, working directory, the word END.
+# A line from 252 says that the limits hold.
 {
+  read -r -u 252
   IFS= read -r -d '' -u 251 __shell_script
   IFS= read -r -d '' -u 251 __shell_options
   IFS= read -r -d '' -u 251 __shell_cwd
   IFS= read -r -d '' -u 251 __shell_status
   IFS= read -r -d '' -u 251 __shell_command
-  exec 251<&-
+  exec 251<&- 252<&-
 }
 __shell_shopts=$BASHOPTS
 umask 022

@@ -45,6 +45,7 @@ _ENVIRONMENT = {
     "PWD": PROJECT,
     "TMPDIR": "/tmp",
     "USER": "user",
+    "SHELL": "/bin/bash",  # bash would look it up
     "LANG": "C.UTF-8",
     "TZ": "UTC",
     "TERM": "dumb",

@@ -12,10 +12,13 @@ It follows no link in these folders, and holds to its own limits what it reads t
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
+import _thread
 import ctypes
+import gc
 import json
 import marshal
 import os
+import resource
 import select
 import stat
 import time
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-#: Descriptors of bash: it writes its state to the first, and reads the state and the command from the second.
-_SAVE_FD, _LOAD_FD = 250, 251
+#: Descriptors of bash: it writes its state to the first, reads the state and the command from the second, and waits for
+#: a line from the third.
+_SAVE_FD, _LOAD_FD, _GATE_FD = 250, 251, 252
 #: A command is stopped when it has written this many times the output that is kept.
 _FLOOD = 256
 _CHUNK = 1 << 16
@@ -37,9 +41,10 @@ _REAP_S = 0.05  # between two looks at processes that have ended
 _PAGE = 4096
 _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folder is none that the kernel refuses
 _DEEPEST = 128  # parts of a path: the kernel walks all of them for each of a file's system calls
-_NEW_NAMESPACES = 0x20000 | 0x8000000 | 0x20000000  # mounts, IPC, processes
+_NEW_NAMESPACES, _NEW_PROCESSES = 0x20000 | 0x8000000, 0x20000000  # mounts and IPC; processes
 _CLOCK_REALTIME_COARSE = 5  # the clock of file times
 _SIGKILL = 9
+_SYS_SETRES = {"x86_64": (117, 119), "aarch64": (147, 149)}  # setresuid, setresgid
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,17 +58,29 @@ def serve(job: dict[str, Any]) -> NoReturn:
     """
     for folder in (job["folder"], *job["writable"]):
         box._read_only(folder)  # these are seen through a command's own, or covered by them
+    box._drop_bounding_set()
+    myself = os.pidfd_open(os.getpid())
+    # A page that a child or this process writes is copied: the collector writes into all objects that it looks at.
+    gc.disable()
+    gc.freeze()
     os.write(1, b"ready\n")
     while len(size := _exactly(8)) == 8:
-        request = marshal.loads(_exactly(int.from_bytes(size, "little")))
-        runner = os.fork()
-        if runner == 0:
+        content = _exactly(int.from_bytes(size, "little"))
+        try:
+            box._call("unshare(pid namespace)", _libc.unshare(_NEW_PROCESSES))  # of the next child
+            init = os.fork()
+        except OSError as error:
+            init = -1
+            _answer(b"f", str(error).encode())
+        if init == 0:
             code = 1
             try:
-                code = _run(job, request)
+                code = _run(job, content)
             finally:
                 os._exit(code)
-        if os.waitpid(runner, 0)[1]:
+        del content
+        box._call("setns(own pid namespace)", _libc.setns(myself, _NEW_PROCESSES))
+        if init > 0 and os.waitpid(init, 0)[1]:
             os._exit(1)  # there was no answer, and the host sees that none comes
     os._exit(0)
 
@@ -86,14 +103,12 @@ def _answer(kind: bytes, *parts: bytes) -> None:
 # ------------------------------------------------------------------ one command
 
 
-def _run(job: dict[str, Any], request: dict[str, Any]) -> int:
-    """Answer a request in new namespaces; return 0 in this process and in their first one where there is an answer."""
+def _run(job: dict[str, Any], content: bytes) -> int:
+    """Answer a request, as process 1 of a new namespace; return 0 where there is an answer."""
     try:
         box._die_with_parent()
-        box._call("unshare(mount, pid, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
-        if init := os.fork():
-            return int(os.waitpid(init, 0)[1] != 0)
-        box._die_with_parent()
+        box._call("unshare(mount, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
+        request = marshal.loads(content)
         # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
@@ -186,22 +201,64 @@ def _write_files(files: Sequence[Any]) -> None:
 
 
 def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[int, int]) -> int:
-    """Start bash and return its process id."""
-    trouble = os.pipe()  # closed by exec: what comes through it is why there was none
-    bash = os.fork()
-    if bash == 0:
+    """Start bash, as an unprivileged user under the filter and the limits; return its process id.
+
+    The kernel holds users, capabilities and filters by thread, and a new program has those of the thread that started
+    it. So a thread of this process takes the command's, and starts bash without a copy of this process, which would
+    cost more than all else here. Limits hold for whole processes: bash has them before it reads from ``_GATE_FD``.
+    """
+    gate, opener = os.pipe()
+    ended = _thread.allocate_lock()
+    ended.acquire()
+    results: list[int | BaseException] = []
+
+    def spawn() -> None:
         try:
-            for target, source in descriptors.items():
-                os.dup2(source, target)
-            box._become_code({**job, "environment": environment, "folder": "/"})
+            _take_user(*job["user"])
+            _libc.personality(box._ADDR_NO_RANDOMIZE)  # the same addresses every time; a refusal costs only that
+            box._confine(job)
+            targets = {**descriptors, _GATE_FD: gate}
+            results.append(
+                os.posix_spawn(
+                    job["argv"][0],
+                    job["argv"],
+                    environment,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                        *((os.POSIX_SPAWN_DUP2, fd, target) for target, fd in targets.items()),
+                    ],
+                    setsid=True,
+                    setsigdef=(signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ),
+                )
+            )
         except BaseException as error:
-            os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
-        os._exit(1)
-    os.close(trouble[1])
-    if problem := os.read(trouble[0], 4096):
-        raise OSError(problem.decode(errors="replace"))
-    os.close(trouble[0])
+            results.append(error)
+        ended.release()
+
+    os.chdir("/")
+    _thread.start_new_thread(spawn, ())
+    ended.acquire()
+    bash = results[0]
+    if not isinstance(bash, int):
+        raise OSError(f"{type(bash).__name__}: {bash}")
+    for name, bounds in job["rlimits"].items():
+        which = getattr(resource, name)
+        _, most = resource.getrlimit(which)
+        # A lower existing limit stays: limits can only be lowered.
+        soft, hard = bounds if most == resource.RLIM_INFINITY else (min(bound, most) for bound in bounds)
+        resource.prlimit(bash, which, (soft, hard))
+    os.write(opener, b"\n")
+    os.close(opener)
+    os.close(gate)
     return bash
+
+
+def _take_user(uid: int, gid: int) -> None:
+    """Become another user in this thread alone; the functions of the C library would change all threads."""
+    if os.getuid() != uid:
+        users, groups = _SYS_SETRES[os.uname().machine]
+        box._call("setresgid", _libc.syscall(groups, gid, gid, gid))
+        box._call("setresuid", _libc.syscall(users, uid, uid, uid))
 
 
 class Output:
@@ -324,7 +381,7 @@ def _read_files(
         present.add(path)
         if kind == "folder":
             waiting += [path + b"/" + name for name in sorted(os.listdir(path), reverse=True)]
-        content = b"" if kind == "folder" else os.readlink(path) if kind == "link" else _content(path)
+        content = b"" if kind == "folder" else os.readlink(path) if kind == "link" else _content(path, status.st_size)
         # The clock is the host's: what was changed now gets the time of this command.
         mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
         entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
@@ -341,12 +398,10 @@ def _text(path: bytes) -> str:
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 
-def _content(path: bytes) -> bytes:
+def _content(path: bytes, size: int) -> bytes:
+    """Read a file; no process can change it any more, and the kernel reads all of it at once, up to 2 GiB."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        parts = []
-        while chunk := os.read(fd, 1 << 20):
-            parts.append(chunk)
-        return b"".join(parts)
+        return os.read(fd, size)
     finally:
         os.close(fd)
