@@ -3,7 +3,7 @@
 # functions below, and then the new state: variables, functions and the like, options, working directory, the word END.
 # A line from 252 says that the limits hold.
 {
-  read -r -u 252
+  read -r -u 252 __shell_script
   IFS= read -r -d '' -u 251 __shell_script
   IFS= read -r -d '' -u 251 __shell_options
   IFS= read -r -d '' -u 251 __shell_cwd
@@ -29,7 +29,7 @@ exit() {
   builtin exit "$@"
 }
 { declare -f __shell_return; printf '\0'; declare -f exit; printf '\0'; } >&250
-{ eval "$__shell_script"; } 2>/dev/null
+{ eval "$__shell_script"; builtin unset __shell_script; } 2>/dev/null
 if ! { builtin cd -- "$__shell_cwd"; } 2>/dev/null; then
   builtin printf 'bash: the working directory %s is not there any more\n' "$__shell_cwd" >&2
   { builtin cd /project || builtin cd /; } 2>/dev/null

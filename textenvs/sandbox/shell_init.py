@@ -14,6 +14,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]
 import _thread
 import ctypes
+import fcntl
 import gc
 import json
 import marshal
@@ -43,7 +44,7 @@ _LONGEST = 4095 - 256  # bytes of a path, so that the path of what is in a folde
 _DEEPEST = 128  # parts of a path: the kernel walks all of them for each of a file's system calls
 _NEW_NAMESPACES, _NEW_PROCESSES = 0x20000 | 0x8000000, 0x20000000  # mounts and IPC; processes
 _CLOCK_REALTIME_COARSE = 5  # the clock of file times
-_SIGKILL = 9
+_SIGKILL, _F_SETPIPE_SZ = 9, 1031
 _SYS_SETRES = {"x86_64": (117, 119), "aarch64": (147, 149)}  # setresuid, setresgid
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -118,6 +119,11 @@ def _run(job: dict[str, Any], content: bytes) -> int:
         os.lseek(load, 0, os.SEEK_SET)
         began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
         (output, far_output), (save, far_save) = os.pipe(), os.pipe()
+        os.set_blocking(save, False)
+        with suppress(
+            OSError
+        ):  # refused beyond a user's share of the kernel's memory; then bash has to wait for a look
+            fcntl.fcntl(save, _F_SETPIPE_SZ, 2 * request["state_bytes"])
         bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: far_save, 1: far_output, 2: far_output})
     except (OSError, ValueError) as error:
         _answer(b"f", str(error).encode())
@@ -126,13 +132,12 @@ def _run(job: dict[str, Any], content: bytes) -> int:
         os.close(fd)
     os.write(1, b"s")
     # An exception from here on ends the server without an answer: no command escapes its result by causing one.
-    ends, saved = Output(request["output_bytes"]), Saved(request["state_bytes"])
-    readers = {output: ends, save: saved}
-    stopped = _watch(bash, readers, _FLOOD * request["output_bytes"], request["wall_s"])
+    ends, saved = Output(request["output_bytes"]), Saved(save, request["state_bytes"])
+    stopped = _watch(bash, output, ends, saved, request["wall_s"])
     code, cpu_s, survivors = _end_all(bash)
-    for fd, reader in readers.items():
-        while chunk := os.read(fd, _CHUNK):  # nobody is left to write to it
-            reader.add(chunk)
+    while chunk := os.read(output, _CHUNK):  # nobody is left to write to it
+        ends.add(chunk)
+    saved.look()
     os.chdir(root)
     changed, contents, dropped, missing = _read_files(job, request, began)
     head, tail = ends.parts()
@@ -285,34 +290,43 @@ class Output:
 
 
 class Saved:
-    """What bash wrote of its state: at most one byte more than ``most``, by which it is seen to be too much."""
+    """What bash wrote of its state: at most one byte more than ``most``, by which it is seen to be too much.
 
-    def __init__(self, most: int) -> None:
-        self.most, self.size, self.content = most, 0, b""
+    It is read now and then: bash writes a line at a time, and each would wake this process.
+    """
 
-    def add(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        self.content += chunk[: self.most + 1 - len(self.content)]
+    def __init__(self, fd: int, most: int) -> None:
+        self.fd, self.most, self.size, self.content = fd, most, 0, b""
+
+    def look(self) -> None:
+        """Read what is there."""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self.fd, _CHUNK):
+                self.size += len(chunk)
+                self.content += chunk[: self.most + 1 - len(self.content)]
+                if self.size > _FLOOD * self.most:
+                    return
 
 
-def _watch(bash: int, readers: dict[int, Output | Saved], flood: int, wall_s: float) -> str:
+def _watch(bash: int, output: int, ends: Output, saved: Saved, wall_s: float) -> str:
     """Read what bash writes until it has ended or is to be stopped; return the limit that it met, or an empty text."""
     deadline = time.monotonic() + wall_s
     ended = os.pidfd_open(bash)
     poll = select.poll()
-    for fd in (ended, *readers):
-        poll.register(fd, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    poll.register(output, select.POLLIN)
     while (remaining := deadline - time.monotonic()) > 0:
-        ready = [fd for fd, _ in poll.poll(min(remaining, _REAP_S) * 1000)]
+        ready = dict(poll.poll(min(remaining, _REAP_S) * 1000))
         _reap(bash)
         if ended in ready:
             return ""
-        for fd in ready:
-            if chunk := os.read(fd, _CHUNK):
-                readers[fd].add(chunk)
+        saved.look()
+        if output in ready:
+            if chunk := os.read(output, _CHUNK):
+                ends.add(chunk)
             else:
-                poll.unregister(fd)
-        if sum(reader.size for reader in readers.values()) > flood:
+                poll.unregister(output)
+        if ends.size > _FLOOD * 2 * ends.most or saved.size > _FLOOD * saved.most:
             return "output"
     return "wall"
 

@@ -212,6 +212,12 @@ def test_state_lasts_from_command_to_command(change, show, expected):
     assert session(show).output.strip() == expected
 
 
+def test_command_finds_no_variables_of_the_shell_itself():
+    shown = Session()("compgen -v | grep -v '^BASH'; echo ${REPLY-none}").output.split()
+    assert shown[-1] == "none"
+    assert "__shell_script" not in shown
+
+
 def test_unsaved_state_is_the_one_before():
     session = Session()
     session("x=1; cd /tmp")
