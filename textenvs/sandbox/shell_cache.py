@@ -32,7 +32,7 @@ class TreeCache(Generic[T]):
     def clear(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[bytes, tuple[T, Tree, int]] = OrderedDict()
-        #: How many of the kept trees have an object, by its id; it is alive as long as it is counted.
+        #: How often a tree is kept, and in how many of these each path and entry is, by ``id``: all of them are alive.
         self._uses: Counter[int] = Counter()
         self.bytes = 0
 
@@ -48,35 +48,47 @@ class TreeCache(Generic[T]):
         with self._lock:
             if key in self._kept:
                 return self._kept[key][0]
-            fixed = VALUE_BYTES + own_bytes + SLOT_BYTES * len(tree)
-            self._kept[key] = (value, tree, fixed)
-            self.bytes += fixed
-            for part, size in _parts(tree):
-                self._uses[part] += 1
-                if self._uses[part] == 1:
-                    self.bytes += size
+            self._kept[key] = (value, tree, VALUE_BYTES + own_bytes)
+            self.bytes += VALUE_BYTES + own_bytes
+            if self._is_new(tree, SLOT_BYTES * len(tree)):  # most commands change no file
+                for part, size in _parts(tree):
+                    self._is_new(part, size)
             while self.bytes > self.most_bytes:
                 self._drop()
         return value
 
     def _drop(self) -> None:
-        _, (_, tree, fixed) = self._kept.popitem(last=False)
-        self.bytes -= fixed
-        for part, size in _parts(tree):
-            self._uses[part] -= 1
-            if not self._uses[part]:
-                del self._uses[part]
-                self.bytes -= size
+        _, (_, tree, own_bytes) = self._kept.popitem(last=False)
+        self.bytes -= own_bytes
+        if self._is_last(tree, SLOT_BYTES * len(tree)):
+            for part, size in _parts(tree):
+                self._is_last(part, size)
+
+    def _is_new(self, part: object, size: int) -> bool:
+        """Count one use more; return whether it is the first, which costs ``size`` bytes."""
+        self._uses[id(part)] += 1
+        if self._uses[id(part)] > 1:
+            return False
+        self.bytes += size
+        return True
+
+    def _is_last(self, part: object, size: int) -> bool:
+        self._uses[id(part)] -= 1
+        if self._uses[id(part)]:
+            return False
+        del self._uses[id(part)]
+        self.bytes -= size
+        return True
 
     def __len__(self) -> int:
         return len(self._kept)
 
 
-def _parts(tree: Tree) -> Iterator[tuple[int, int]]:
-    """Yield id and bytes of each path and entry."""
+def _parts(tree: Tree) -> Iterator[tuple[object, int]]:
+    """Yield each path and entry, and its bytes."""
     for path, entry in tree.items():
-        yield id(path), sys.getsizeof(path)
-        yield id(entry), ENTRY_BYTES + len(entry.content)
+        yield path, sys.getsizeof(path)
+        yield entry, ENTRY_BYTES + len(entry.content)
 
 
 _caches: weakref.WeakSet[TreeCache[Any]] = weakref.WeakSet()

@@ -195,9 +195,8 @@ def _write_files(files: Sequence[Any]) -> None:
             os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
         else:
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            if (done := os.write(fd, content)) < len(content):
+                os.write(fd, content[done:])  # which fails: it is full
             os.utime(fd, ns=(mtime_ns, mtime_ns))
             os.close(fd)
     for path, mode, mtime_ns in reversed(folders):
@@ -375,7 +374,7 @@ def _read_files(
     present = set()
     waiting = [folder[1:].encode() for folder in reversed(job["writable"])]
     roots = set(waiting)
-    room, names = job["disk"], job["inodes"]
+    room, names, now = job["disk"], job["inodes"], time.time_ns()
     while waiting:
         path = waiting.pop()
         status = os.lstat(path)
@@ -397,7 +396,7 @@ def _read_files(
             waiting += [path + b"/" + name for name in sorted(os.listdir(path), reverse=True)]
         content = b"" if kind == "folder" else os.readlink(path) if kind == "link" else _content(path, status.st_size)
         # The clock is the host's: what was changed now gets the time of this command.
-        mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= time.time_ns() else status.st_mtime_ns
+        mtime_ns = request["now_ns"] if began <= status.st_mtime_ns <= now else status.st_mtime_ns
         entry = (kind, stat.S_IMODE(status.st_mode) & 0o777, mtime_ns, content)
         if entry != before.get(path):
             changed.append([_text(path), *entry[:3], len(content)])
