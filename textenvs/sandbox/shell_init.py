@@ -112,7 +112,6 @@ def _run(job: dict[str, Any], content: bytes) -> int:
         request = marshal.loads(content)
         # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
         root = _mount_files(job, request["files"])
         load = os.memfd_create("state")  # in no file system that the command can fill
         os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
@@ -251,6 +250,8 @@ def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[i
         # A lower existing limit stays: limits can only be lowered.
         soft, hard = bounds if most == resource.RLIM_INFINITY else (min(bound, most) for bound in bounds)
         resource.prlimit(bash, which, (soft, hard))
+    # The change of the thread's user may have made the memory of this process readable again.
+    box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.write(opener, b"\n")
     os.close(opener)
     os.close(gate)
