@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import re
 import signal
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,19 +189,22 @@ class Shell:
         Raises:
             SandboxFailure: The box could not be made: nothing was run.
         """
-        finished = self._finished(state, command, timeout_s)
-        return finished if isinstance(finished, tuple) else await asyncio.wrap_future(finished)
+        work = self._prepare(state, command, timeout_s)
+        if isinstance(work, tuple):
+            return work
+        return await asyncio.wrap_future(threads(CONCURRENCY, "textenvs-shell").submit(work))
 
     def run_now(
         self, state: ShellState, command: str, *, timeout_s: float | None = None
     ) -> tuple[ShellState, ShellResult]:
         """Run a command like :meth:`run`, and wait for it in this thread."""
-        finished = self._finished(state, command, timeout_s)
-        return finished if isinstance(finished, tuple) else finished.result()
+        work = self._prepare(state, command, timeout_s)
+        return work if isinstance(work, tuple) else work()
 
-    def _finished(
+    def _prepare(
         self, state: ShellState, command: str, timeout_s: float | None
-    ) -> tuple[ShellState, ShellResult] | Future[tuple[ShellState, ShellResult]]:
+    ) -> tuple[ShellState, ShellResult] | Callable[[], tuple[ShellState, ShellResult]]:
+        """Return the result of a command where it is known, or else what runs the command and waits for it."""
         text = command.encode("utf-8", "replace")
         if b"\0" in text or len(text) > COMMAND_BYTES:
             why = "has a zero byte" if b"\0" in text else f"has more than {COMMAND_BYTES} bytes"
@@ -226,8 +229,7 @@ class Shell:
             "state_bytes": STATE_BYTES,
             "now_ns": state.clock_s * 10**9,
         }
-        work = functools.partial(_run, self.limits, request, state, key)
-        return threads(CONCURRENCY, "textenvs-shell").submit(work)
+        return functools.partial(_run, self.limits, request, state, key)
 
 
 #: By a digest of limits, state and command.
