@@ -59,6 +59,7 @@ def serve(job: dict[str, Any]) -> NoReturn:
     """
     for folder in (job["folder"], *job["writable"]):
         box._read_only(folder)  # these are seen through a command's own, or covered by them
+    job["limits"] = [_lowest(getattr(resource, name), *bounds) for name, bounds in job["rlimits"].items()]
     box._drop_bounding_set()
     myself = os.pidfd_open(os.getpid())
     # A page that a child or this process writes is copied: the collector writes into all objects that it looks at.
@@ -84,6 +85,12 @@ def serve(job: dict[str, Any]) -> NoReturn:
         if init > 0 and os.waitpid(init, 0)[1]:
             os._exit(1)  # there was no answer, and the host sees that none comes
     os._exit(0)
+
+
+def _lowest(which: int, soft: int, hard: int) -> tuple[int, tuple[int, int]]:
+    """Return a limit, or a lower existing one: limits can only be lowered."""
+    _, most = resource.getrlimit(which)
+    return which, (soft, hard) if most == resource.RLIM_INFINITY else (min(soft, most), min(hard, most))
 
 
 def _exactly(size: int) -> bytes:
@@ -244,12 +251,8 @@ def _start(job: dict[str, Any], environment: dict[str, str], descriptors: dict[i
     bash = results[0]
     if not isinstance(bash, int):
         raise OSError(f"{type(bash).__name__}: {bash}")
-    for name, bounds in job["rlimits"].items():
-        which = getattr(resource, name)
-        _, most = resource.getrlimit(which)
-        # A lower existing limit stays: limits can only be lowered.
-        soft, hard = bounds if most == resource.RLIM_INFINITY else (min(bound, most) for bound in bounds)
-        resource.prlimit(bash, which, (soft, hard))
+    for which, bounds in job["limits"]:
+        resource.prlimit(bash, which, bounds)
     # The change of the thread's user may have made the memory of this process readable again.
     box._call("prctl(PR_SET_DUMPABLE)", _libc.prctl(box._PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.write(opener, b"\n")
