@@ -305,7 +305,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
 
 
 #: The beginning of a variable in what ``declare -p`` prints.
-_VARIABLE = re.compile(rb"^declare -[-A-Za-z]+ (\w+)", re.MULTILINE)
+_VARIABLE = re.compile(rb"^declare -([-A-Za-z]+) (\w+)", re.MULTILINE)
 #: Variables that bash sets, or that every command has anew.
 _NOT_KEPT = re.compile(
     rb"_|__shell_\w*|BASH|BASH_(ALIASES|ARGC|ARGV|ARGV0|CMDS|COMMAND|ENV|EXECUTION_STRING|LINENO|LOADABLES_PATH|MONOSECONDS|"
@@ -315,17 +315,33 @@ _NOT_KEPT = re.compile(
 )
 
 
+#: What ``declare -p`` prints of variables that are unchanged; where it prints them in another way, they are kept.
+_AS_EVER = {f'declare -x {name}="{value}"\n'.encode() for name, value in _ENVIRONMENT.items()} | {
+    b"declare -- IFS=$' \\t\\n'\n",
+    b'declare -- OPTERR="1"\n',
+    b'declare -- PS4="+ "\n',
+}
+
+
 def _variables(declared: bytes) -> bytes:
-    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have."""
+    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have.
+
+    Variables that are as every command finds them are left out: to declare them again would take longer than ``:``.
+    """
     starts = list(_VARIABLE.finditer(declared))
     places = [*(start.start() for start in starts), len(declared)]
     lines = [
-        declared[place:end]
+        line
         for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
-        if not _NOT_KEPT.fullmatch(start[1])
+        if (line := declared[place:end]) not in _AS_EVER and not _NOT_KEPT.fullmatch(start[2])
     ]
-    missing = _ENVIRONMENT.keys() - {start[1].decode() for start in starts}
-    return b"".join([*lines, *(f"unset {name}\n".encode() for name in sorted(missing))])
+    flags = {start[2].decode(): start[1] for start in starts}
+    for name in sorted(_ENVIRONMENT):
+        if name not in flags:
+            lines.append(f"unset {name}\n".encode())
+        elif b"x" not in flags[name]:
+            lines.append(f"export -n {name}\n".encode())
+    return b"".join(lines)
 
 
 def _out_of_time(limits: ShellLimits, reply: Reply) -> bool:

@@ -203,6 +203,8 @@ def test_tree_below_and_sizes():
         ("cd /tmp; echo kept > t", "cat /tmp/t", "kept"),
         ("set -e; false; echo not reached", "set +e; echo again", "again"),
         ("x=1; exit 3", "echo $x", "1"),
+        ("IFS=,; PAGER=less; PS4='- '", 'v=a,b; echo $v $PAGER "$PS4."', "a b less - ."),
+        ("export -n USER; PAGER=; unset LANG", 'echo $USER; printenv USER LANG PAGER; echo end', "user\n\nend"),
         ("builtin() { :; }; x=1", "echo survived", "survived"),
     ],
 )  # fmt: skip
