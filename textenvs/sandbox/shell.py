@@ -291,11 +291,17 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         status=status,
         commands=state.commands + 1,
     )
-    *own, declared, functions, names, folder, end, _ = [b""] * 5 + reply.saved.split(b"\0")
-    if end == b"END" and len(reply.saved) <= STATE_BYTES:
-        for text in filter(None, own):
+    # The shell's own two functions come first; where there is more than one state, the last one counts.
+    parts = reply.saved.split(b"\0")
+    if len(parts) >= 8 and parts[-2] == b"END" and len(reply.saved) <= STATE_BYTES:
+        declared, functions, options, cwd = (
+            parts[-6],
+            parts[-5],
+            parts[-4].decode("ascii", "replace"),
+            decoded(parts[-3]),
+        )
+        for text in filter(None, parts[:2]):
             functions = functions.replace(text, b"")
-        options, cwd = names.decode("ascii", "replace"), decoded(folder)
         after = replace(after, script=_variables(declared) + functions, options=options, cwd=cwd or state.cwd)
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")

@@ -5,6 +5,7 @@ The process below, the *server*, is process 1 of that box and runs no code of a 
 *init*: process 1 of new namespaces of processes, mounts and IPC, with a new file system in memory for the folders
 ``/project`` and ``/tmp``. The init writes the files, starts bash as an unprivileged user under limits and the filter of
 system calls, reads its output, kills whatever it left, and then, when nothing else runs, reads the files that changed.
+The server and the init are two processes, and not one, so that nothing of a command is left for the next.
 
 It follows no link in these folders, and holds to its own limits what it reads there.
 """
@@ -67,7 +68,7 @@ def serve(job: dict[str, Any]) -> NoReturn:
     gc.freeze()
     os.write(1, b"ready\n")
     while len(size := _exactly(8)) == 8:
-        content = _exactly(int.from_bytes(size, "little"))
+        received = [_exactly(int.from_bytes(size, "little"))]
         try:
             box._call("unshare(pid namespace)", _libc.unshare(_NEW_PROCESSES))  # of the next child
             init = os.fork()
@@ -77,10 +78,10 @@ def serve(job: dict[str, Any]) -> NoReturn:
         if init == 0:
             code = 1
             try:
-                code = _run(job, content)
+                code = _run(job, received)
             finally:
                 os._exit(code)
-        del content
+        received.clear()
         box._call("setns(own pid namespace)", _libc.setns(myself, _NEW_PROCESSES))
         if init > 0 and os.waitpid(init, 0)[1]:
             os._exit(1)  # there was no answer, and the host sees that none comes
@@ -111,12 +112,12 @@ def _answer(kind: bytes, *parts: bytes) -> None:
 # ------------------------------------------------------------------ one command
 
 
-def _run(job: dict[str, Any], content: bytes) -> int:
-    """Answer a request, as process 1 of a new namespace; return 0 where there is an answer."""
+def _run(job: dict[str, Any], received: list[bytes]) -> int:
+    """Answer the only request in ``received``, as process 1 of a new namespace; return 0 where there is an answer."""
     try:
         box._die_with_parent()
         box._call("unshare(mount, ipc namespaces)", _libc.unshare(_NEW_NAMESPACES))
-        request = marshal.loads(content)
+        request = marshal.loads(received.pop())  # one copy of the files is enough
         # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         root = _mount_files(job, request["files"])
@@ -126,9 +127,8 @@ def _run(job: dict[str, Any], content: bytes) -> int:
         began = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)  # what changes from here on has at least this time
         (output, far_output), (save, far_save) = os.pipe(), os.pipe()
         os.set_blocking(save, False)
-        with suppress(
-            OSError
-        ):  # refused beyond a user's share of the kernel's memory; then bash has to wait for a look
+        # Refused beyond the user's share of the kernel's memory: then bash waits for the next look at it.
+        with suppress(OSError):
             fcntl.fcntl(save, _F_SETPIPE_SZ, 2 * request["state_bytes"])
         bash = _start(job, request["environment"], {_LOAD_FD: load, _SAVE_FD: far_save, 1: far_output, 2: far_output})
     except (OSError, ValueError) as error:
@@ -293,7 +293,7 @@ class Output:
 
 
 class Saved:
-    """What bash wrote of its state: at most one byte more than ``most``, by which it is seen to be too much.
+    """The state that bash wrote: at most one byte more than ``most``, by which it is seen to be too much.
 
     It is read now and then: bash writes a line at a time, and each would wake this process.
     """

@@ -482,7 +482,7 @@ def test_transient_failure_is_not_remembered(monkeypatch):
     assert answers == ["leaks"], "success is remembered"
 
 
-def test_transient_failure_of_a_control_group_is_not_remembered(unified, monkeypatch):
+def test_transient_failure_of_control_group_is_forgotten(unified, monkeypatch):
     root, _ = unified
     monkeypatch.setattr(cgroup, "candidates", lambda: [root])
     monkeypatch.setattr(cgroup, "parent", functools.cache(cgroup.parent.__wrapped__))

@@ -246,7 +246,7 @@ def test_unsaved_state_is_the_one_before():
         "exit word",
     ],
 )
-def test_exit_trap_of_a_command_runs_and_the_state_is_saved(command):
+def test_exit_trap_runs_and_state_is_saved(command):
     session = Session()
     session("v=1; trap 'echo never' EXIT")
     whole = f"""v=2; cd /tmp; trap 'echo bye $? ${{-//[^eu]/}}; v=3' EXIT; {command}"""

@@ -121,7 +121,7 @@ def test_endless_computing_ends(session):
     assert "1 s of CPU time" in result.describe()
 
 
-def test_cpu_time_is_named_only_where_it_ran_out(session):
+def test_cpu_time_is_named_if_it_ran_out(session):
     for command, status in [("exit 152", "error"), ("bash -c 'kill -XCPU $$'", "error"), ("kill -XCPU $$", "killed")]:
         result = session(command)
         assert (result.status, result.exit_code) == (status, -24 if status == "killed" else 152)
