@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from . import layout, seccomp
 from .process import Run
-from .result import CommandLimits, Limits, SandboxFailure, SandboxUnavailable, ShellLimits
+from .result import CommandLimits, Limits, SandboxFailure, SandboxUnavailable, ShellLimits, transient
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
@@ -125,7 +125,10 @@ def choose(backend: Backend | None, order: Sequence[Backend] = BACKENDS, without
     """
     reasons = []
     for name in order if backend is None else (backend,):
-        problem = _problem_with(name, os.geteuid())
+        try:
+            problem = _problem_with(name, os.geteuid())
+        except SandboxFailure as failure:  # not remembered
+            problem = str(failure)
         if problem is None:
             return name
         reasons.append(f"- {name}: {problem}")
@@ -143,6 +146,8 @@ def _problem_with(backend: Backend, user: int) -> str | None:
     try:
         return _prove(backend)
     except (SandboxFailure, OSError) as error:
+        if transient(error):
+            raise SandboxFailure(f"it could not be tested now: {error}") from error
         return str(error)
 
 

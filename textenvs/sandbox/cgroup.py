@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .result import CommandLimits, Limits
+from .result import CommandLimits, Limits, SandboxFailure, transient
 
 #: MiB for members of the group besides the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
@@ -25,12 +25,19 @@ _OVERHEAD_PROCESSES = 8
 
 
 class Group:
-    """One run's control group, from the start of the run to its end; an OSError where it cannot be made."""
+    """One run's control group, from the start of the run to its end.
+
+    Raises:
+        SandboxFailure: It could not be made; the message says where, and what to do.
+    """
 
     def __init__(self, parent: Path, limits: Limits | CommandLimits) -> None:
         # Not by the process id alone: an earlier process that had it may have left its groups.
         self.path = parent / f"textenvs-{os.getpid()}-{secrets.token_hex(8)}"
-        self.path.mkdir()
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            raise _failure(parent, error) from error
         try:
             self._set("memory.max", (limits.memory_mb + limits.disk_mb + _OVERHEAD_MB) << 20)
             with suppress(FileNotFoundError):  # a kernel without swap accounting
@@ -39,9 +46,9 @@ class Group:
             self._set("pids.max", limits.processes + _OVERHEAD_PROCESSES)
             #: A process that writes ``0`` here becomes a member, with all its later children.
             self.entry = os.open(self.path / "cgroup.procs", os.O_WRONLY)
-        except OSError:
+        except OSError as error:
             self._remove()
-            raise
+            raise _failure(parent, error) from error
 
     def ran_out(self) -> bool:
         """Return whether the kernel ended the group because its memory was used up."""
@@ -65,18 +72,34 @@ class Group:
             self.path.rmdir()
 
 
+def _failure(parent: Path, error: OSError) -> SandboxFailure:
+    return SandboxFailure(
+        f"the sandbox's control group could not be made in {parent}: {error}. An earlier one was made there, so look "
+        "whether this user may write the folder still, whether its cgroup.max.descendants is reached, and whether it "
+        "has many empty groups named textenvs-*, which may be removed (rmdir)."
+    )
+
+
 @functools.cache
 def parent() -> Path | None:
-    """Return a group that can have children, tested by making one and entering it; ``None`` if there is none."""
+    """Return a group that can have children, tested by making one and entering it; ``None`` if there is none.
+
+    Raises:
+        SandboxFailure: There may be one, and this machine could not test it now.
+    """
     for folder in candidates():
         try:
             group = Group(folder, Limits())
-        except OSError:
+        except SandboxFailure as failure:
+            if transient(failure):
+                raise
             continue
         try:
             enter = [sys.executable, "-I", "-S", "-c", f"import os; os.write({group.entry}, b'0')"]
             if subprocess.run(enter, pass_fds=(group.entry,), capture_output=True, check=False).returncode == 0:
                 return folder
+        except OSError as error:
+            raise SandboxFailure(f"no program could be started to test the control group {folder}: {error}") from error
         finally:
             group.close()
     return None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _NAMESPACES = 0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000  # mnt, uts, ipc, user, pid, net
+_CGROUP_NAMESPACE = 0x2000000  # where the kernel has these, so that the box does not see its place on the host
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
@@ -86,7 +87,8 @@ def _launch(job: dict[str, Any], pid_fd: int) -> None:
     os.close(reply_pipe[1])
     if os.geteuid() == 0:
         os.setgroups([])
-    _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(_NAMESPACES))
+    namespaces = _NAMESPACES | (_CGROUP_NAMESPACE if os.path.exists("/proc/self/ns/cgroup") else 0)
+    _call("unshare(user, mount, pid, net, ipc, uts, cgroup namespaces)", _libc.unshare(namespaces))
     os.write(request_pipe[1], b"!")
     problem = os.read(reply_pipe[0], 4096)
     os.waitpid(helper, 0)
@@ -163,11 +165,17 @@ def _mount(job: dict[str, Any]) -> None:
     for target in job["hidden"]:
         _tmpfs(target, "mode=0755,size=4k,nr_inodes=8")
         _read_only(target)
+    for path, content in job["files"]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o444)
+        os.utime(path, (0, 0))
     for device in job["devices"]:
         _bind(device, device)
     if job["proc"]:
         os.makedirs("/proc", exist_ok=True)
-        _mount_proc()
+        _mount_proc("hidepid=2" if job["shell"] else "")
     for target, path in job["links"]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
@@ -196,8 +204,9 @@ def _tmpfs(target: str, options: str) -> None:
     _call(f"mount({target}, tmpfs)", done)
 
 
-def _mount_proc() -> None:
-    _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None))
+def _mount_proc(options: str) -> None:
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", flags, options.encode() or None))
 
 
 def _read_only(target: str, recursive: int = 0) -> None:
@@ -234,6 +243,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     for fd in (0, 1, 2):
         os.close(fd)
     if not unsafe:
+        _drop_bounding_set()
         _drop_capabilities()
     if problem := os.read(trouble[0], 4096):
         raise OSError(problem.decode(errors="replace"))
@@ -304,9 +314,8 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
     for name, (soft, hard) in job["rlimits"].items():
         _limit(getattr(resource, name), soft, hard)
     if confined:
-        _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        _drop_capabilities()
-        _filter_calls(job["filter"])
+        _drop_bounding_set()
+        _confine(job)
     os.execve(job["argv"][0], job["argv"], job["environment"])
 
 
@@ -329,10 +338,21 @@ def _limit(which: int, soft: int, hard: int) -> None:
     resource.setrlimit(which, (soft, hard))
 
 
-def _drop_capabilities() -> None:
+def _confine(job: dict[str, Any]) -> None:
+    """Give up what this thread must not have when it starts the code; the kernel holds all of it by thread."""
+    _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _drop_capabilities()
+    _filter_calls(job["filter"])
+
+
+def _drop_bounding_set() -> None:
+    """Let no program that this process executes have capabilities; its own stay."""
     for number in range(64):
         # Refused where there is none to drop; then there is none in the other sets either.
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _call("capset", _libc.capset(header, nothing))

@@ -61,9 +61,9 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
 def layout(packages: Sequence[str]) -> dict[str, Any]:
     """Return the root of the box, for this machine's interpreter.
 
-    ``binds`` are mounted read-only: (path on the host, path inside); ``hidden`` are folders in these that are covered
-    by an empty one; ``links`` are (target, path inside); ``writable`` are folders beside the code's own, in memory, in
-    which binds may lie.
+    ``binds`` are mounted read-only: (path on the host, path inside); ``files`` are written: (path inside, bytes), by
+    the backend ``namespaces`` alone; ``hidden`` are folders in the former that are covered by an empty one; ``links``
+    are (target, path inside); ``writable`` are folders beside the code's own, in memory, in which binds may lie.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix, library = os.path.realpath(sys.base_prefix), sys.platlibdir
@@ -92,6 +92,7 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
     binds += zip(packages, inside_packages, strict=True)
     return {
         "binds": tuple(dict.fromkeys(binds)),
+        "files": (),
         "hidden": tuple(dict.fromkeys(hidden)),
         "links": tuple(dict.fromkeys(links)),
         "devices": _DEVICES,
@@ -122,6 +123,7 @@ def command_layout(paths: Sequence[str]) -> dict[str, Any]:
     binds = [(path, path) for path in (*system, *added)] + [(str(etc / name), f"/etc/{name}") for name in _ETC]
     return {
         "binds": (*binds, *own),
+        "files": (),
         "hidden": (),
         "links": tuple(links),
         "devices": _DEVICES,
@@ -158,9 +160,10 @@ def shell_layout() -> dict[str, Any]:
         if os.path.isdir(folder) and not os.path.islink(folder)
     ]
     etc = Path(__file__).with_name("etc")
-    binds = [(path, path) for path in system] + [(str(etc / name), f"/etc/{name}") for name in _ETC]
     return {
-        "binds": (*binds, *own),
+        "binds": (*((path, path) for path in system), *own),
+        # Written, not mounted: /proc/self/mountinfo tells where a mounted file lies on the host.
+        "files": tuple((f"/etc/{name}", (etc / name).read_bytes()) for name in _ETC),
         "hidden": (*base["hidden"], *packages),
         "links": tuple(links),
         "devices": _DEVICES,

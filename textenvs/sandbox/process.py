@@ -139,11 +139,8 @@ class Run:
         self._kill()
 
     def finish(self) -> SandboxResult:
-        try:
-            parent = cgroup.parent()
-            group = None if parent is None else cgroup.Group(parent, self._limits)
-        except OSError as error:
-            raise SandboxFailure(f"the sandbox's control group could not be made: {error}") from error
+        parent = cgroup.parent()
+        group = None if parent is None else cgroup.Group(parent, self._limits)
         try:
             with self._lock:
                 if self._cancelled:

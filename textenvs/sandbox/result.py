@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -15,6 +17,21 @@ class SandboxUnavailable(RuntimeError):
 
 class SandboxFailure(RuntimeError):
     """The box could not be made: no code ran. Once code runs, however its box ends is that code's result."""
+
+
+_TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.ETIMEDOUT}
+
+
+def transient(failure: SandboxFailure | OSError) -> bool:
+    """Return whether it says that memory, processes, open files or time ran out: the next attempt may succeed.
+
+    What a box reports has the error's number in its text.
+    """
+    cause = failure if isinstance(failure, OSError) else failure.__cause__
+    if isinstance(cause, OSError) and cause.errno in _TRANSIENT:
+        return True
+    numbers = re.findall(r"\[Errno (\d+)\]", str(failure))
+    return any(int(number) in _TRANSIENT for number in numbers) or "too long" in str(failure)
 
 
 @dataclass(frozen=True)

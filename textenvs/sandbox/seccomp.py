@@ -45,6 +45,19 @@ _PRLIMIT64 = (302, 261)
 MACHINES: tuple[str, ...] = tuple(_AUDIT)
 
 
+def _search(numbers: list[int], end: int) -> list[tuple[int, int, int, int]]:
+    """Return a binary search among sorted numbers: it goes to ``end`` for one of these, and past it for others.
+
+    When a filter is set, the kernel runs it for every number that there is, so a list would take longer.
+    """
+    if len(numbers) <= 3:
+        last = len(numbers) - 1
+        return [(_JUMP_EQUAL, end - i - 1, end - i if i == last else 0, number) for i, number in enumerate(numbers)]
+    half = len(numbers) // 2
+    below = _search(numbers[:half], end - 1)
+    return [(_JUMP_AT_LEAST, len(below), 0, numbers[half]), *below, *_search(numbers[half:], end - 1 - len(below))]
+
+
 def build(machine: str, *, sockets: bool = False) -> bytes:
     """Build the filter for one of :data:`MACHINES` in the kernel's format: 8 bytes an instruction.
 
@@ -61,9 +74,9 @@ def build(machine: str, *, sockets: bool = False) -> bytes:
     ]
     if machine == "x86_64":
         program += [(_JUMP_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    for numbers in _REFUSED.values():
-        if (number := numbers[column]) is not None:
-            program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
+    listed = sorted(number for numbers in _REFUSED.values() if (number := numbers[column]) is not None)
+    search = _search(listed, len(_search(listed, 0)))
+    program += [*search, (_RETURN, 0, 0, refuse)]
     # The C library tries clone3 first, whose flags a filter cannot read, and falls back to clone.
     program += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     # Rules on arguments. A jump says how many instructions to skip where it matches, and where it does not.

@@ -12,16 +12,17 @@ import functools
 import hashlib
 import itertools
 import re
-from collections import OrderedDict
-from concurrent.futures import Future
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .backends import choose
 from .box import CONCURRENCY
 from .result import ShellLimits, Status
+from .shell_cache import TreeCache
 from .shell_server import Reply, bash_path, start
-from .tree import Entry, Tree
+from .tree import Entry, Tree, decoded, encoded
 from .worker import Pool, threads
 
 #: Where a shell begins. Its other folder is ``/tmp``; both are kept.
@@ -30,8 +31,10 @@ PROJECT = "/project"
 CLOCK_S, STEP_S = 1_748_854_800, 60
 #: Bytes of variables and functions that are kept, and of a command.
 STATE_BYTES, COMMAND_BYTES = 262_144, 131_072
-#: Results that a process keeps, and the most bytes of files that one of these may have written.
-CACHE_SIZE, CACHED_BYTES = 256, 1 << 20
+#: Parts of a path that is kept, with the ``project`` or ``tmp`` at its beginning (:mod:`.shell_init` has the same).
+DEEPEST = 128
+#: Bytes that a process keeps of results, with their states' files; and of files that one of these may have written.
+CACHE_BYTES, CACHED_BYTES = 128 << 20, 1 << 20
 
 _NO_SANDBOX = "There is no shell without isolation."
 _OPTION = re.compile(r"[a-z-]+")
@@ -42,6 +45,7 @@ _ENVIRONMENT = {
     "PWD": PROJECT,
     "TMPDIR": "/tmp",
     "USER": "user",
+    "SHELL": "/bin/bash",  # bash would look it up
     "LANG": "C.UTF-8",
     "TZ": "UTC",
     "TERM": "dumb",
@@ -85,10 +89,16 @@ class ShellState:
 
     @classmethod
     def of(cls, project: Tree | None = None) -> ShellState:
-        """Return the state of a new shell, with these files in ``/project``; a time of 0 becomes the shell's."""
+        """Return the state of a new shell, with these files in ``/project``; a time of 0 becomes the shell's.
+
+        Raises:
+            ValueError: A path has more than :data:`DEEPEST` parts.
+        """
         time_ns = CLOCK_S * 10**9
         entries = {path: Entry("folder", b"", 0o755, time_ns) for path in ("project", "tmp")}
         for path, entry in (project or {}).items():
+            if path.count("/") + 2 > DEEPEST:
+                raise ValueError(f"a shell keeps paths of at most {DEEPEST} parts, '/project' included: not {path!r}")
             entries[f"project/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
         return cls(Tree(entries))
 
@@ -179,19 +189,22 @@ class Shell:
         Raises:
             SandboxFailure: The box could not be made: nothing was run.
         """
-        finished = self._finished(state, command, timeout_s)
-        return finished if isinstance(finished, tuple) else await asyncio.wrap_future(finished)
+        work = self._prepare(state, command, timeout_s)
+        if isinstance(work, tuple):
+            return work
+        return await asyncio.wrap_future(threads(CONCURRENCY, "textenvs-shell").submit(work))
 
     def run_now(
         self, state: ShellState, command: str, *, timeout_s: float | None = None
     ) -> tuple[ShellState, ShellResult]:
         """Run a command like :meth:`run`, and wait for it in this thread."""
-        finished = self._finished(state, command, timeout_s)
-        return finished if isinstance(finished, tuple) else finished.result()
+        work = self._prepare(state, command, timeout_s)
+        return work if isinstance(work, tuple) else work()
 
-    def _finished(
+    def _prepare(
         self, state: ShellState, command: str, timeout_s: float | None
-    ) -> tuple[ShellState, ShellResult] | Future[tuple[ShellState, ShellResult]]:
+    ) -> tuple[ShellState, ShellResult] | Callable[[], tuple[ShellState, ShellResult]]:
+        """Return the result of a command where it is known, or else what runs the command and waits for it."""
         text = command.encode("utf-8", "replace")
         if b"\0" in text or len(text) > COMMAND_BYTES:
             why = "has a zero byte" if b"\0" in text else f"has more than {COMMAND_BYTES} bytes"
@@ -204,10 +217,10 @@ class Shell:
         if (cached := _cache.get(key)) is not None:
             return cached
         request = {
-            "files": [(path, e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
+            "files": [(encoded(path), e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
             "script": state.script,
             "options": _set_command(state.options),
-            "cwd": state.cwd.encode("utf-8", "surrogateescape"),
+            "cwd": encoded(state.cwd),
             "status": str(state.status).encode(),
             "command": text,
             "environment": _environment(state),
@@ -216,12 +229,11 @@ class Shell:
             "state_bytes": STATE_BYTES,
             "now_ns": state.clock_s * 10**9,
         }
-        work = functools.partial(_run, self.limits, request, state, key)
-        return threads(CONCURRENCY, "textenvs-shell").submit(work)
+        return functools.partial(_run, self.limits, request, state, key)
 
 
-#: By digest; every single operation on it is safe in threads.
-_cache: OrderedDict[bytes, tuple[ShellState, ShellResult]] = OrderedDict()
+#: By a digest of limits, state and command.
+_cache = TreeCache[tuple[ShellState, ShellResult]](CACHE_BYTES)
 
 
 @functools.cache
@@ -234,9 +246,8 @@ def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: b
     finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
     # How far one that was stopped came depends on the machine.
     if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
-        _cache[key] = finished
-        if len(_cache) > CACHE_SIZE:
-            _cache.popitem(last=False)
+        after, result = finished
+        return _cache.put(key, finished, after.tree, len(after.script) + len(result.head) + len(result.tail))
     return finished
 
 
@@ -258,11 +269,10 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
     notes = []
     if reply.stopped:
         notes.append(limits.says(reply.stopped, output_bytes=256 * limits.output_bytes))
-    elif reply.code is not None and reply.code < 0:
-        kind = "cpu" if reply.code == -24 else "signal"  # SIGXCPU
-        notes.append(limits.says(kind, number=-reply.code, name="of the shell itself"))
-    elif reply.code == 128 + 24:
+    elif _out_of_time(limits, reply):
         notes.append(limits.says("cpu"))
+    elif reply.code is not None and reply.code < 0:
+        notes.append(limits.says("signal", number=-reply.code, name="of the shell itself"))
     if reply.survivors and not reply.stopped:
         notes.append("Processes that it left in the background were ended: none lives longer than its command.")
     if reply.dropped:
@@ -271,7 +281,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         )
         notes.append(
             f"Not kept: {names}. Only files, folders and symbolic links are, {limits.disk_mb} MiB together, "
-            "with paths of at most 3839 bytes."
+            f"with paths of at most 3839 bytes and {DEEPEST} parts."
         )
     entries = {path: Entry(kind, content, mode, mtime_ns) for path, kind, mode, mtime_ns, content in reply.files}  # type: ignore[arg-type]
     status = reply.code if reply.code is not None and reply.code >= 0 else 0 if reply.code is None else 128 - reply.code
@@ -281,19 +291,27 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         status=status,
         commands=state.commands + 1,
     )
-    saved = reply.saved.split(b"\0")
-    if len(saved) == 6 and saved[4] == b"END" and len(reply.saved) <= STATE_BYTES:
-        options, cwd = saved[2].decode("ascii", "replace"), saved[3].decode("utf-8", "surrogateescape")
-        after = replace(after, script=_variables(saved[0]) + saved[1], options=options, cwd=cwd or state.cwd)
+    # The shell's own two functions come first; where there is more than one state, the last one counts.
+    parts = reply.saved.split(b"\0")
+    if len(parts) >= 8 and parts[-2] == b"END" and len(reply.saved) <= STATE_BYTES:
+        declared, functions, options, cwd = (
+            parts[-6],
+            parts[-5],
+            parts[-4].decode("ascii", "replace"),
+            decoded(parts[-3]),
+        )
+        for text in filter(None, parts[:2]):
+            functions = functions.replace(text, b"")
+        after = replace(after, script=_variables(declared) + functions, options=options, cwd=cwd or state.cwd)
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
     return after, ShellResult(
-        _status(reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
+        _status(limits, reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
     )
 
 
 #: The beginning of a variable in what ``declare -p`` prints.
-_VARIABLE = re.compile(rb"^declare -[-A-Za-z]+ (\w+)", re.MULTILINE)
+_VARIABLE = re.compile(rb"^declare -([-A-Za-z]+) (\w+)", re.MULTILINE)
 #: Variables that bash sets, or that every command has anew.
 _NOT_KEPT = re.compile(
     rb"_|__shell_\w*|BASH|BASH_(ALIASES|ARGC|ARGV|ARGV0|CMDS|COMMAND|ENV|EXECUTION_STRING|LINENO|LOADABLES_PATH|MONOSECONDS|"
@@ -303,27 +321,52 @@ _NOT_KEPT = re.compile(
 )
 
 
+#: What ``declare -p`` prints of variables that are unchanged; where it prints them in another way, they are kept.
+_AS_EVER = {f'declare -x {name}="{value}"\n'.encode() for name, value in _ENVIRONMENT.items()} | {
+    b"declare -- IFS=$' \\t\\n'\n",
+    b'declare -- OPTERR="1"\n',
+    b'declare -- PS4="+ "\n',
+}
+
+
 def _variables(declared: bytes) -> bytes:
-    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have."""
+    """Return the part of ``declare -p`` that the next command is to have, and what it is not to have.
+
+    Variables that are as every command finds them are left out: to declare them again would take longer than ``:``.
+    """
     starts = list(_VARIABLE.finditer(declared))
     places = [*(start.start() for start in starts), len(declared)]
     lines = [
-        declared[place:end]
+        line
         for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
-        if not _NOT_KEPT.fullmatch(start[1])
+        if (line := declared[place:end]) not in _AS_EVER and not _NOT_KEPT.fullmatch(start[2])
     ]
-    missing = _ENVIRONMENT.keys() - {start[1].decode() for start in starts}
-    return b"".join([*lines, *(f"unset {name}\n".encode() for name in sorted(missing))])
+    flags = {start[2].decode(): start[1] for start in starts}
+    for name in sorted(_ENVIRONMENT):
+        if name not in flags:
+            lines.append(f"unset {name}\n".encode())
+        elif b"x" not in flags[name]:
+            lines.append(f"export -n {name}\n".encode())
+    return b"".join(lines)
 
 
-def _status(reply: Reply) -> Status:
+def _out_of_time(limits: ShellLimits, reply: Reply) -> bool:
+    """Return whether the limit of CPU time ended bash, or the last of its commands.
+
+    The exit code alone could be the command's own choice. The kernel judges by counted ticks, and reports the time
+    really run, which is less on a loaded machine: hence one half.
+    """
+    return reply.code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) and reply.cpu_s >= limits.cpu_s / 2
+
+
+def _status(limits: ShellLimits, reply: Reply) -> Status:
     if reply.stopped:
         named: dict[str, Status] = {"wall": "timeout", "output": "output", "memory": "memory"}
         return named.get(reply.stopped, "killed")
     if reply.code is None or reply.code < 0:
-        return "timeout" if reply.code == -24 else "killed"
+        return "timeout" if _out_of_time(limits, reply) else "killed"
     return "error" if reply.code else "ok"
 
 
 def _shown(path: str) -> str:
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\n", "\\n")
+    return encoded(path).decode("utf-8", "replace").replace("\n", "\\n")

@@ -17,13 +17,13 @@ from typing import Any
 from . import cgroup, layout
 from .backends import make_shell_job
 from .process import START_S, launch
-from .result import SandboxFailure, SandboxUnavailable, ShellLimits
+from .result import SandboxFailure, SandboxUnavailable, ShellLimits, transient
 from .worker import Worker, WorkerDied, WorkerTooLarge
 
 #: The arguments of bash; the first is in one line, so that errors have the lines of the command.
 _RUN = (
     'eval "$1"; shift; __shell_return "$__shell_status"; eval "$__shell_options$__shell_command"; '
-    '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; exit "$__shell_status"'
+    '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; __shell_return "$__shell_status"'
 )
 _PREPARE = Path(__file__).with_name("shell.bash").read_text("utf-8")
 #: Seconds that a box may take for its own work, above a command's.
@@ -37,13 +37,15 @@ class Reply:
     """The answer of a box to a request.
 
     ``stopped`` is the limit that ended it (``"wall"``, ``"output"``, ``"memory"``), ``"broken"`` where the box ended
-    before the command, or empty. ``head``, ``tail`` and ``omitted`` are of the output; ``saved`` is what bash wrote of
-    its state. ``files`` are the entries that differ (path, kind, mode, mtime_ns, content), ``removed`` the paths that
-    are gone, ``dropped`` those that cannot be kept; ``survivors`` is how many processes ran still.
+    before the command, or empty. ``cpu_s`` is of bash and of the processes that it waited for. ``head``, ``tail`` and
+    ``omitted`` are of the output; ``saved`` is what bash wrote of its state. ``files`` are the entries that differ
+    (path, kind, mode, mtime_ns, content), ``removed`` the paths that are gone, ``dropped`` those that cannot be kept;
+    ``survivors`` is how many processes ran still.
     """
 
     stopped: str = ""
     code: int | None = None
+    cpu_s: float = 0.0
     head: bytes = b""
     tail: bytes = b""
     omitted: int = 0
@@ -119,8 +121,10 @@ def start(limits: ShellLimits) -> ShellServer:
 def _proc_permitted() -> bool:
     try:
         ShellServer(ShellLimits(), proc=True).close()
-    except SandboxFailure:
-        return False
+    except SandboxFailure as failure:
+        if "mount(/proc)" in str(failure) and not transient(failure):
+            return False
+        raise  # of other causes, and so not remembered
     return True
 
 
@@ -149,6 +153,7 @@ def _reply(result: Mapping[str, Any], contents: bytes) -> Reply:
     return Reply(
         result["stopped"],
         result["code"],
+        result["cpu_s"],
         head,
         tail,
         result["omitted"],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -19,6 +18,16 @@ Kind = Literal["file", "folder", "link"]
 PERMISSIONS = 0o777
 
 
+def encoded(path: str) -> bytes:
+    """Return the bytes of a path; unlike those of :func:`os.fsencode`, they do not depend on the locale."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def decoded(path: bytes) -> str:
+    """Return the text of a path, from which :func:`encoded` makes the same bytes."""
+    return path.decode("utf-8", "surrogateescape")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file, a folder or a symbolic link.
@@ -26,14 +35,23 @@ class Entry:
     Args:
         kind: What it is.
         content: The bytes of a file, the target of a link; empty for a folder.
-        mode: Its permissions; those of a link mean nothing.
+        mode: Its permissions; those of a link are always 777.
         mtime_ns: When it was changed last, in nanoseconds since 1970.
+
+    Raises:
+        ValueError: ``mode`` has more than :data:`PERMISSIONS`.
     """
 
     kind: Kind
     content: bytes = b""
     mode: int = 0o644
     mtime_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode & ~PERMISSIONS:
+            raise ValueError(f"the mode of a {self.kind} is of 0 to 777 (octal), and this is {self.mode:o}")
+        if self.kind == "link":
+            object.__setattr__(self, "mode", PERMISSIONS)
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -43,7 +61,7 @@ class Entry:
 
 
 class Tree(Mapping[str, Entry]):
-    """Entries by path: relative, without ``.`` and ``..``; bytes that are not UTF-8 as :func:`os.fsdecode` has them.
+    """Entries by path: relative, without ``.`` and ``..``. They are text as :func:`decoded` makes it.
 
     Paths are in the order of their bytes, so a folder comes before what it contains. Trees are equal, and have the same
     ``digest``, if all their paths, kinds, contents, modes and times are.
@@ -54,9 +72,10 @@ class Tree(Mapping[str, Entry]):
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         source = {} if entries is None else entries
-        self._entries = {path: source[path] for path in sorted(source, key=os.fsencode)}
+        self._entries = {path: source[path] for path in sorted(source, key=encoded)}
         for path in self._entries:
-            if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
+            whole = f"/{path}/"  # searched, not split: that is linear in a deep tree
+            if "//" in whole or "/./" in whole or "/../" in whole or "\0" in whole:
                 raise ValueError(f"a path of a tree is relative, without '.' and '..', and this is {path!r}")
             folder = path.rpartition("/")[0]
             if folder and (folder not in self._entries or self._entries[folder].kind != "folder"):
@@ -84,7 +103,7 @@ class Tree(Mapping[str, Entry]):
             folder = path.rpartition("/")[0]
             if folder and folder not in entries:
                 add(folder, "folder")
-            mode = own_modes.get(path, 0o755 if kind == "folder" else 0o777 if kind == "link" else 0o644)
+            mode = own_modes.get(path, 0o755 if kind == "folder" else 0o644)
             data = content.encode() if isinstance(content, str) else content
             entries[path] = Entry(kind, data, mode, mtime_ns)
 
@@ -93,7 +112,7 @@ class Tree(Mapping[str, Entry]):
         for path, content in files.items():
             add(path, "file", content)
         for path, target in (links or {}).items():
-            add(path, "link", os.fsencode(target))
+            add(path, "link", encoded(target))
         return cls(entries)
 
     def changed(self, entries: Mapping[str, Entry], removed: frozenset[str] = frozenset()) -> Tree:
@@ -123,7 +142,7 @@ class Tree(Mapping[str, Entry]):
         """A hash of paths and entries: 32 bytes."""
         whole = hashlib.sha256()
         for path, entry in self._entries.items():
-            whole.update(os.fsencode(path) + b"\0" + entry.digest)
+            whole.update(encoded(path) + b"\0" + entry.digest)
         return whole.digest()
 
     def __getitem__(self, path: str) -> Entry:

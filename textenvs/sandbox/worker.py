@@ -11,7 +11,7 @@ import atexit
 import functools
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import threading
@@ -92,32 +92,32 @@ class Worker:
         rest = memoryview(content)
         fd = self._questions.fileno()
         os.set_blocking(fd, False)
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_WRITE)
-            while rest:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
-                try:
-                    rest = rest[os.write(fd, rest) :]
-                except OSError as error:
-                    raise WorkerDied(self._ended()) from error
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        while rest:
+            if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            try:
+                rest = rest[os.write(fd, rest) :]
+            except OSError as error:
+                raise WorkerDied(self._ended()) from error
 
     def _chunks(self, deadline: float) -> Iterator[bytes]:
         """Yield what the program writes, as it comes; the program is held to its memory meanwhile."""
         fd = self._answers.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while True:
-                remaining = deadline - time.monotonic()
-                if selector.select(max(0.0, min(remaining, LOOK_S))):
-                    chunk = os.read(fd, CHUNK)
-                    if not chunk:
-                        raise WorkerDied(self._ended())
-                    yield chunk
-                elif remaining <= LOOK_S:
-                    raise TimeoutError
-                elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
-                    raise WorkerTooLarge("the program used too much memory")
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        while True:
+            remaining = deadline - time.monotonic()
+            if poll.poll(1000 * max(0.0, min(remaining, LOOK_S))):
+                chunk = os.read(fd, CHUNK)
+                if not chunk:
+                    raise WorkerDied(self._ended())
+                yield chunk
+            elif remaining <= LOOK_S:
+                raise TimeoutError
+            elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
+                raise WorkerTooLarge("the program used too much memory")
 
     def _line(self, deadline: float) -> str:
         chunks = self._chunks(deadline)

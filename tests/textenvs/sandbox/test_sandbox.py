@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import gc
 import importlib
 import os
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
-from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp, usage
+from textenvs.sandbox import Limits, Sandbox, SandboxFailure, SandboxResult, SandboxUnavailable, cgroup, seccomp, usage
 from textenvs.sandbox.backends import BACKENDS
 from textenvs.sandbox.process import Run
 
@@ -452,5 +453,41 @@ def test_stale_control_groups_are_ignored(tmp_path, monkeypatch):
 def test_failed_control_group_leaves_nothing(unified):
     root, _ = unified
     (root / "file").touch()
-    with pytest.raises(OSError, match="Not a directory"):
+    with pytest.raises(SandboxFailure, match="could not be made in .*file: .*Not a directory.* look whether"):
         cgroup.Group(root / "file", Limits())
+
+
+def test_transient_failure_is_not_remembered(monkeypatch):
+    from textenvs.sandbox import backends
+
+    answers = [
+        SandboxFailure("[Errno 11] Resource temporarily unavailable: 'fork'"),
+        OSError(11, "again"),
+        None,
+        "leaks",
+    ]
+
+    def prove(backend):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(backends, "_prove", prove)
+    monkeypatch.setattr(backends, "_problem_with", functools.cache(backends._problem_with.__wrapped__))
+    for _ in range(2):
+        with pytest.raises(SandboxUnavailable, match=r"namespaces: it could not be tested now: .*Errno 11"):
+            backends.choose("namespaces")
+    assert [backends.choose("namespaces") for _ in range(2)] == ["namespaces", "namespaces"]
+    assert answers == ["leaks"], "success is remembered"
+
+
+def test_transient_failure_of_control_group_is_forgotten(unified, monkeypatch):
+    root, _ = unified
+    monkeypatch.setattr(cgroup, "candidates", lambda: [root])
+    monkeypatch.setattr(cgroup, "parent", functools.cache(cgroup.parent.__wrapped__))
+    monkeypatch.setattr(Path, "mkdir", lambda self: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+    with pytest.raises(SandboxFailure, match="Too many open files"):
+        cgroup.parent()
+    monkeypatch.setattr(Path, "mkdir", lambda self: (_ for _ in ()).throw(OSError(13, "Permission denied")))
+    assert cgroup.parent() is None

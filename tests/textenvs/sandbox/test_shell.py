@@ -4,19 +4,25 @@ import asyncio
 import copy
 import os
 import pickle
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shells import SMALL, Session, shell_of
 
+from textenvs.sandbox import shell as shell_module
 from textenvs.sandbox.result import ShellLimits
 from textenvs.sandbox.shell import CLOCK_S, STEP_S, ShellResult, ShellState
-from textenvs.sandbox.tree import Entry, Tree
+from textenvs.sandbox.shell_cache import VALUE_BYTES, TreeCache
+from textenvs.sandbox.tree import Entry, Tree, decoded, encoded
 
 # ------------------------------------------------------------------ files
 
-names = st.sampled_from(["a", "b", ".c", "two words", "new\nline", "-r", "ü", os.fsdecode(b"\xff"), "*", "'"])
+names = st.sampled_from(["a", "b", ".c", "two words", "new\nline", "-r", "ü", decoded(b"\xff"), "*", "'"])
 times = st.integers(0, 2**31).map(lambda seconds: seconds * 10**9 + 5)
 leaves = st.one_of(
     st.builds(Entry, st.just("file"), st.binary(max_size=40), st.integers(0, 0o777), times),
@@ -130,6 +136,44 @@ def test_tree_refuses_paths_that_lead_out_of_it():
         Tree({"a": Entry("file"), "a/b": Entry("file")})
 
 
+def test_entries_have_permissions_only():
+    with pytest.raises(ValueError, match="mode of a file is of 0 to 777"):
+        Entry("file", mode=0o4755)
+    assert Tree.of({}, links={"l": "a"}, modes={"l": 0o600})["l"] == Entry("link", b"a", 0o644)
+    state = ShellState.of(Tree({"l": Entry("link", b"a")}))
+    assert shell_of().run_now(state, ":")[0].tree == state.tree
+
+
+_ASCII_HOST = """
+import pickle, sys
+from textenvs.sandbox import Shell, ShellState, Tree
+assert sys.getfilesystemencoding() == "ascii"
+state = pickle.load(sys.stdin.buffer)
+assert state.tree.digest == Tree(dict(state.tree)).digest
+state, result = Shell().run_now(state, "mkdir 世界; mv 京/* 世界; cd 世界; ln -s 京 链; ls; echo 好 > 文; x=é")
+state, _ = Shell().run_now(state, "echo $x > é")
+sys.stdout.buffer.write(pickle.dumps((state, result)))
+"""
+
+
+def test_locale_of_the_host_does_not_matter():
+    """Names of an ASCII host are the same, so a state can move between hosts."""
+    shell_of()
+    state = ShellState.of(Tree.of({"京/ü": "1", f"京/{decoded(b'z' + bytes([255]))}": "2"}, links={"京/l": "ü"}))
+    variables = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", _ASCII_HOST.encode("ascii", "backslashreplace").decode()]
+    run = subprocess.run(command, env=variables, input=pickle.dumps(state), capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr
+    state, result = pickle.loads(run.stdout)
+    assert result.head == "l\nz\udcff\nü\n链\n".encode("utf-8", "surrogateescape")
+    assert result.cwd == "/project/世界"
+    names = ["世界", "世界/l", "世界/z\udcff", "世界/é", "世界/ü", "世界/文", "世界/链", "京"]
+    assert list(state.project) == sorted(names, key=encoded)
+    assert state.project["世界/链"].content == "京".encode()
+    assert state.project.text("世界/é") == "é\n"
+    assert Tree(dict(state.tree)).digest == state.tree.digest
+
+
 def test_tree_below_and_sizes():
     tree = Tree.of({"a/b/c": "123", "a/d": "4", "ab": "5"})
     assert dict(tree.below("a").items()).keys() == {"b", "b/c", "d"}
@@ -159,6 +203,8 @@ def test_tree_below_and_sizes():
         ("cd /tmp; echo kept > t", "cat /tmp/t", "kept"),
         ("set -e; false; echo not reached", "set +e; echo again", "again"),
         ("x=1; exit 3", "echo $x", "1"),
+        ("IFS=,; PAGER=less; PS4='- '", 'v=a,b; echo $v $PAGER "$PS4."', "a b less - ."),
+        ("export -n USER; PAGER=; unset LANG", 'echo $USER; printenv USER LANG PAGER; echo end', "user\n\nend"),
         ("builtin() { :; }; x=1", "echo survived", "survived"),
     ],
 )  # fmt: skip
@@ -168,6 +214,12 @@ def test_state_lasts_from_command_to_command(change, show, expected):
     assert session(show).output.strip() == expected
 
 
+def test_command_finds_no_variables_of_the_shell_itself():
+    shown = Session()("compgen -v | grep -v '^BASH'; echo ${REPLY-none}").output.split()
+    assert shown[-1] == "none"
+    assert "__shell_script" not in shown
+
+
 def test_unsaved_state_is_the_one_before():
     session = Session()
     session("x=1; cd /tmp")
@@ -175,6 +227,46 @@ def test_unsaved_state_is_the_one_before():
         result = session(command)
         assert "as they were before the command" in result.describe()
     assert session("echo $x; pwd").output == "1\n/tmp\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exit 3",
+        "f() { exit 3; }; f",
+        "(exit 7); exit",
+        "set -e; false || exit 4",
+        "(exit 5) || exit",
+        "x=$(exit 9); exit 2",
+        "set -u; trap 'echo out; echo err >&2; false; exit' EXIT; exit 6",
+        "trap 'exit 8' EXIT; exit 6",
+        ": no exit",
+        "exit() { echo mine; }; exit 3",
+        "exit 1 2",
+        "exit word",
+    ],
+)
+def test_exit_trap_runs_and_state_is_saved(command):
+    session = Session()
+    session("v=1; trap 'echo never' EXIT")
+    whole = f"""v=2; cd /tmp; trap 'echo bye $? ${{-//[^eu]/}}; v=3' EXIT; {command}"""
+    real = Session({"script": whole})("bash script")
+    result = session(whole)
+    lines = [re.sub(r"(?m)^\S+: line \d+: ", "", one.output) for one in (result, real)]
+    assert lines[0] == lines[1]
+    assert (result.exit_code, result.notes) == (real.exit_code, ())
+    assert session.state.cwd == "/tmp"
+    shown = session("{ set +ex; } 2>/dev/null; echo $v; builtin declare -F").output.splitlines()
+    own = {"declare -f __shell_return", "declare -f __shell_save", "declare -f exit"}
+    functions = {f"declare -f {name}" for name in ("f", "exit") if f"{name}()" in command}
+    assert (shown[0], set(shown[1:]) - own) == ("2", functions - own)
+    assert b"__shell" not in session.state.script
+    assert (b"exit ()" in session.state.script) == ("exit()" in command)
+
+
+def test_trace_of_a_command_shows_its_own_lines():
+    assert Session()("set -x; x=1; exit 3").output == "++ x=1\n++ exit 3\n"
+    assert Session()("set -x; (exit 3); : end").output == "++ exit 3\n++ : end\n"
 
 
 def test_tools_repeat_themselves():
@@ -213,6 +305,66 @@ def test_results_with_much_content_are_not_cached():
     first, second = (shell.run_now(state, command)[0] for _ in range(2))
     assert first == second
     assert first is not second
+
+
+def kept_bytes(trees):
+    """Count the bytes of files that are alive because of these trees."""
+    entries = {id(entry): entry for tree in trees for entry in tree.values()}
+    return sum(len(entry.content) for entry in entries.values())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4000), st.booleans()), max_size=30))
+def test_cache_keeps_no_more_than_its_bytes(changes):
+    """Whatever the history: chains of states that share files, and ones whose state before is not cached."""
+    most = 20_000
+    cache = TreeCache(most)
+    tree = Tree()
+    for number, (name, size, is_new) in enumerate(changes):
+        tree = (Tree() if is_new else tree).changed({name: Entry("file", bytes([number]) * size)})
+        if number % 3:
+            assert cache.put(bytes([number]), tree, tree, 10) is tree
+        alive = [cache.get(bytes([number])) for number in range(30)]
+        trees = [tree for tree in alive if tree is not None]
+        assert kept_bytes(trees) + 10 * len(trees) <= cache.bytes <= most
+    for number in range(30, 60):
+        cache.put(bytes([number]), Tree(), Tree(), most // 2 - VALUE_BYTES)
+    assert (len(cache), cache.bytes) == (2, most // 2 * 2), "what was dropped is not counted"
+
+
+def test_cache_is_safe_in_threads():
+    cache = TreeCache(40_000)
+    trees = [Tree.of({f"{n % 5}": bytes([n]) * 900}) for n in range(60)]
+
+    def use(turn):
+        for n in range(400):
+            number = (n * (turn + 3)) % 60
+            assert cache.put(bytes([number]), number, trees[number], 0) == number
+            assert cache.get(bytes([number])) in (None, number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(use, range(4)))
+    assert 5 < len(cache) < 30
+    assert cache.bytes <= cache.most_bytes
+    one = TreeCache(10_000)
+    one.put(b"", 0, Tree(), 0)
+    for number in range(60, 100):
+        cache.put(bytes([number]), 0, Tree(), 0)
+    assert cache.bytes == one.bytes * len(cache)
+
+
+def test_commands_of_a_shell_keep_bounded_memory(monkeypatch):
+    """Each command replaces a file; one whose result is not cached leaves large files to the states after it."""
+    cache = TreeCache(3 << 20)
+    monkeypatch.setattr(shell_module, "_cache", cache)
+    shell, state = shell_of(), ShellState.of()
+    state, _ = shell.run_now(state, "head -c 1500000 /dev/zero > large")
+    assert len(cache) == 0
+    for number in range(5):
+        state, _ = shell.run_now(state, f"head -c 400000 /dev/zero | tr '\\0' {number} > small")
+    trees = [tree for _, tree, _ in cache._kept.values()]
+    assert kept_bytes(trees) == 1_500_000 + 4 * 400_000
+    assert kept_bytes(trees) <= cache.bytes <= 3 << 20
 
 
 def test_pickled_shell_runs():

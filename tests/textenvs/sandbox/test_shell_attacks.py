@@ -1,6 +1,8 @@
 """Commands that mean harm to what lasts of a shell: each is stopped, said in words, and ends with its command."""
 
+import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from shells import SMALL, Session, shell_of
 
 from textenvs.sandbox import SandboxFailure, shell_server
 from textenvs.sandbox.result import ShellLimits
-from textenvs.sandbox.shell import ShellState
+from textenvs.sandbox.shell import DEEPEST, ShellState
 from textenvs.sandbox.tree import Tree
 from textenvs.sandbox.worker import WorkerDied
 
@@ -86,6 +88,20 @@ print(len([name for name in os.listdir('/proc') if name.isdigit()]) < 8 if os.pa
     assert session("kill -9 1; kill -STOP 1; echo alive").output.endswith("alive\n")
 
 
+def test_paths_of_the_host_are_not_seen():
+    """Neither of process 1, whatever user the host process is, nor of what is mounted."""
+    session = Session(limits=ShellLimits())
+    own = "/proc/self/{cmdline,environ,maps,mounts,mountinfo,mountstats,cgroup}"
+    result = session(f"ls /proc/1; cat /proc/1/* /proc/[0-9]*/cmdline {own} | tr '\\0' ' '; cat /etc/passwd")
+    assert result.omitted == 0
+    assert "user:x:1000" in result.output
+    package = Path(shell_server.__file__).parent
+    for folder in (package, package.parents[1], Path(__file__).parent):
+        assert str(folder) not in result.output
+    groups = [line for line in result.output.splitlines() if re.fullmatch(r"\d+:[\w=,]*:.*", line)]
+    assert all(group.endswith(":/") for group in groups)
+
+
 def test_packages_of_this_process_are_not_there(session):
     result = session("python3 -c 'import textenvs'; python3 -c 'import yaml'; ls /root /home /srv; printenv | sort")
     assert result.output.count("ModuleNotFoundError") == 2
@@ -102,6 +118,16 @@ def test_fork_bomb_ends_with_its_time(session):
 def test_endless_computing_ends(session):
     result = session("while :; do :; done")
     assert result.status == "timeout"
+    assert "1 s of CPU time" in result.describe()
+
+
+def test_cpu_time_is_named_if_it_ran_out(session):
+    for command, status in [("exit 152", "error"), ("bash -c 'kill -XCPU $$'", "error"), ("kill -XCPU $$", "killed")]:
+        result = session(command)
+        assert (result.status, result.exit_code) == (status, -24 if status == "killed" else 152)
+        assert "s of CPU time" not in result.describe()
+    result = session("bash -c 'while :; do :; done'")
+    assert result.exit_code == 152
     assert "1 s of CPU time" in result.describe()
 
 
@@ -126,12 +152,30 @@ def test_flood_is_stopped(session):
 
 def test_big_and_sparse_files_do_not_fit(session):
     result = session("head -c 3000000 /dev/zero > big; stat -c %s big")
-    assert result.output.split()[-1] == str(SMALL.disk_mb << 20)
+    assert result.output.split()[-1] == str((SMALL.disk_mb << 20) - 4096)  # the other file has a block
     session("rm big; for n in 1 2 3 4; do truncate -s 2M s$n; done; echo kept > t")
     result = session("ls")
     assert result.output.split() == ["a", "s1", "t"] or "s2" not in result.output.split()
     assert session.state.tree.size <= SMALL.disk_mb << 20
     assert session("cat a").output == "one"
+
+
+def test_full_disk_keeps_the_state(session):
+    result = session("x=$(seq 20000); f() { echo ${#x}; }; mkdir d; cd d; cat /dev/zero > full; cat /dev/zero > fuller")
+    assert "No space left" in result.output
+    assert result.notes == ()
+    assert session.state.tree.size <= SMALL.disk_mb << 20
+    full = session.state.tree
+    assert session("f; pwd").output == "108893\n/project/d\n"
+    assert session.state.tree == full
+
+
+def test_flood_of_the_state_is_stopped(session):
+    result = session("x=1; cat /dev/zero >&250")
+    assert result.status == "output"
+    result = session("x=2; head -c 300000 /dev/zero >&250")
+    assert "as they were before the command" in result.describe()
+    assert session("echo ${x-none}").output == "none\n"
 
 
 def test_many_files_are_refused(session):
@@ -144,9 +188,18 @@ def test_deep_folders_are_kept_up_to_a_limit(session):
     code = "import os\nfor n in range(3000):\n    os.mkdir('dd'); os.chdir('dd')"
     result = session(f'python3 -c "{code}"')
     assert "Not kept: /project/dd" in result.describe()
-    depth = max(path.count("/") for path in session.state.tree)
-    assert 1000 < depth < 1400
+    assert max(path.count("/") + 1 for path in session.state.tree) == DEEPEST
+    state = session.state
+    assert session(":").notes == ()
+    assert session.state.tree == state.tree
     assert session("cat a; rm -rf dd; ls").output == "onea\n"
+
+
+def test_tree_that_is_too_deep_is_refused():
+    folders = "/".join("d" * (DEEPEST - 1))
+    assert len(ShellState.of(Tree.of({}, folders=(folders,))).project) == DEEPEST - 1
+    with pytest.raises(ValueError, match="at most 128 parts"):
+        ShellState.of(Tree.of({f"{folders}/f": ""}))
 
 
 @pytest.mark.parametrize(
@@ -208,6 +261,26 @@ def test_box_that_cannot_be_made_is_a_failure(monkeypatch):
     with pytest.raises(SandboxFailure, match="No space left"):
         shell.run_now(too_large, "echo")
     assert shell.run_now(ShellState.of(), "echo fine")[1].output == "fine\n"
+
+
+def test_transient_failure_does_not_take_proc_away(monkeypatch):
+    failures = ["[Errno 12] Cannot allocate memory: 'mount(/proc)'", "it ended at once", "[Errno 1] no: 'mount(/proc)'"]
+
+    class Server:
+        def __init__(self, limits, *, proc):
+            if failures:
+                raise SandboxFailure(failures.pop(0))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(shell_server, "ShellServer", Server)
+    permitted = functools.cache(shell_server._proc_permitted.__wrapped__)
+    for _ in range(2):
+        with pytest.raises(SandboxFailure):
+            permitted()
+    assert not permitted()
+    assert not permitted(), "a refusal is remembered"
 
 
 def test_ended_server_runs_no_command():
