@@ -1,0 +1,1 @@
+"""Projects with faults, in a shell that can be forked."""
