@@ -11,10 +11,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...event_loop import together, wait_for
 from ...sandbox import Shell, ShellState, Tree
+from ...sandbox.shell import CLOCK_S
 
-#: Seconds of a check.
-_CHECK_S = 3
+#: CPU seconds of a process of a check, and seconds of a check: its time depends on what else the machine does.
+_CHECK_CPU_S, _CHECK_S = 3, 15.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Check:
     Args:
         name: Unique in its project.
         command: One line of shell; ``$IN`` is the folder of its inputs.
-        expected: Its output, without white space at the end of lines.
+        expected: Its output, without errors and without white space at the end of lines; at most 64 KiB.
         inputs: Files, by name.
     """
 
@@ -78,6 +80,21 @@ class Fault:
     modes: Mapping[str, int] = field(default_factory=dict)
     command: str = ""
 
+    @property
+    def is_visible(self) -> bool:
+        """Whether :meth:`is_undone` can tell: it changes something else than what a command does."""
+        return bool(self.edits or self.added or self.removed or self.modes)
+
+    def is_undone(self, tree: Tree) -> bool:
+        """Return whether its changes of files are taken back in ``tree``; a repair in another way is not seen."""
+        texts = [(tree.text(edit.path) or "", edit) for edit in self.edits]
+        return (
+            all(edit.old in text and (edit.new in edit.old or edit.new not in text) for text, edit in texts)
+            and all(tree.text(path) != text for path, text in self.added.items())
+            and all(path in tree for path in self.removed)
+            and all(path in tree and tree[path].mode != mode for path, mode in self.modes.items())
+        )
+
 
 @dataclass(frozen=True)
 class Question:
@@ -120,42 +137,85 @@ class Project:
     fixed: frozenset[str] = frozenset()
     questions: Sequence[Question] = ()
 
+    def is_kept(self, work: Tree) -> bool:
+        """Return whether the files that no repair may change have their contents in ``work``."""
+        entries = ((work.get(path), self.files[path].encode()) for path in self.fixed)
+        return all(entry is not None and (entry.kind, entry.content) == ("file", content) for entry, content in entries)
+
     def state(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
         """Return the shell's state in which this project has these faults.
 
         Raises:
             ValueError: A fault does not fit to the others: its text is not there once, or its file is not there.
+            SandboxFailure: A command could not be run.
         """
-        state = _ran(shell, ShellState.of(Tree.of(self.files, modes=self.modes)), self.setup)
+        return wait_for(self.astate(shell, faults))
+
+    async def astate(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
+        """Return what :meth:`state` does."""
+        state = await _ran(shell, ShellState.of(Tree.of(self.files, modes=self.modes)), self.setup)
         for fault in faults:
-            state = _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
+            state = await _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
         return ShellState.of(state.project)
 
 
-def verify(shell: Shell, work: Tree, project: Project, rng: random.Random) -> dict[str, bool]:
-    """Run the checks on a copy of ``work`` in one new sandbox; return which pass, by name.
+def verify(
+    shell: Shell, work: Tree, project: Project, rng: random.Random, *, one_input: bool = False
+) -> dict[str, bool]:
+    """Run the checks on copies of ``work``, each in a new sandbox; return which pass, by name.
 
-    All fail where a file that no repair may change is another one.
+    Of the checks with the same command, the others run only where the first passes: else all of them fail. All checks
+    fail where a file that no repair may change is another one.
+
+    Args:
+        shell: Runs the commands.
+        work: The project's files.
+        project: What is checked.
+        rng: Draws the inputs.
+        one_input: Run no other check than the first with the same command; the others have its result.
+
+    Raises:
+        SandboxFailure: A check could not be run.
     """
+    return wait_for(averify(shell, work, project, rng, one_input=one_input))
+
+
+async def averify(
+    shell: Shell, work: Tree, project: Project, rng: random.Random, *, one_input: bool = False
+) -> dict[str, bool]:
+    """Return what :func:`verify` does."""
     checks = project.checks(rng)
-    if any(work.text(path) != project.files[path] for path in project.fixed):
+    if not project.is_kept(work):
         return {check.name: False for check in checks}
-    files, lines = {}, []
-    for number, check in enumerate(checks):
-        for name, content in check.inputs.items():
-            files[f"{number}/{name}"] = content
-        lines.append(
-            f"(cd /project; export IN=/tmp/in/{number}; timeout {_CHECK_S} bash -c {quoted(check.command)} "
-            f"</dev/null >/tmp/out{number} 2>/dev/null)"
-        )
+    by_command: dict[str, list[Check]] = {}
+    for check in checks:
+        by_command.setdefault(check.command, []).append(check)
+    results = await together(*(_passing(shell, work, group, one_input) for group in by_command.values()))
+    passing = {name for names in results for name in names}
+    return {check.name: check.name in passing for check in checks}
+
+
+async def _passing(shell: Shell, work: Tree, checks: Sequence[Check], one_input: bool) -> list[str]:
+    """Return the names of those checks of one command that pass."""
+    first, *others = checks
+    if not await _passes(shell, work, first):
+        return []
+    if one_input:
+        return [check.name for check in checks]
+    results = await together(*(_passes(shell, work, check) for check in others))
+    return [first.name, *(check.name for check, passes in zip(others, results, strict=True) if passes)]
+
+
+async def _passes(shell: Shell, work: Tree, check: Check) -> bool:
+    """Run a check in a sandbox of its own, where no other check's program can write its output."""
+    inputs = {f"tmp/in/{name}": content for name, content in check.inputs.items()}
     state = ShellState.of(work)
-    inputs = Tree.of({f"tmp/in/{path}": content for path, content in files.items()})
-    state = ShellState(state.tree.changed(dict(inputs)))
-    after, _ = shell.run_now(state, "\n".join(lines), timeout_s=_CHECK_S * len(checks) + 1)
-    return {
-        check.name: _normal(after.tree.text(f"tmp/out{number}")) == _normal(check.expected)
-        for number, check in enumerate(checks)
-    }
+    entries = Tree.of(inputs, folders=("tmp/in",), mtime_ns=CLOCK_S * 10**9)
+    command = f"exec </dev/null 2>/dev/null; ulimit -t {_CHECK_CPU_S}; export IN=/tmp/in\n{check.command}"
+    _, result = await shell.run(
+        ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S
+    )
+    return not result.omitted and _normal(result.output) == _normal(check.expected)
 
 
 def edit(kind: str, symptom: str, path: str, old: str, new: str, *, looks: Sequence[str] = ()) -> Fault:
@@ -169,10 +229,10 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _ran(shell: Shell, state: ShellState, command: str) -> ShellState:
+async def _ran(shell: Shell, state: ShellState, command: str) -> ShellState:
     if not command:
         return state
-    after, result = shell.run_now(state, command)
+    after, result = await shell.run(state, command)
     if result.status != "ok":
         raise RuntimeError(f"a command of a template failed: {command}\n{result.describe()}")
     return after
@@ -196,5 +256,5 @@ def _changed(tree: Tree, fault: Fault) -> Tree:
     return tree.changed(entries, frozenset(fault.removed))
 
 
-def _normal(text: str | None) -> str | None:
-    return None if text is None else "\n".join(line.rstrip() for line in text.strip().splitlines())
+def _normal(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
