@@ -25,8 +25,8 @@ PERSON_OPTIONS = frozenset(
     ("cache", "config", "corpus", "data", "dials", "env_kwargs", "equality", "examples", "games", "grader_timeout_s")
     + ("judge", "max_concurrency", "options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url")
     + ("user",)
-    + ("agent", "careless", "command", "expert", "files", "images", "limits", "posts", "record", "roles", "scorer", "serve")
-    + ("timeout", "packages")
+    + ("agent", "careless", "command", "expert", "files", "images", "posts", "record", "roles", "scorer", "serve")
+    + ("limits", "timeout", "packages")
 )
 
 

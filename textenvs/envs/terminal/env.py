@@ -246,7 +246,7 @@ class Terminal(ToolEnv[TerminalState]):
             return 1.0
         if not project.is_kept(work):
             return 0.0
-        undone = [fault.is_undone(work) for fault in assignment.faults if fault.is_visible]
+        undone = [project.has_undone(fault, work) for fault in assignment.faults if fault.is_visible]
         return (sum(passing) + sum(undone)) / (len(passing) + len(undone))
 
     # ------------------------------------------------------------------ scripts

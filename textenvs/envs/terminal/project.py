@@ -16,7 +16,7 @@ from ...sandbox import Shell, ShellState, Tree
 from ...sandbox.shell import CLOCK_S
 
 #: CPU seconds of a process of a check, and seconds of a check: its time depends on what else the machine does.
-_CHECK_CPU_S, _CHECK_S = 3, 15.0
+_CHECK_CPU_S, _CHECK_S = 3, 10.0
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,8 @@ class Fault:
 
     @property
     def is_visible(self) -> bool:
-        """Whether :meth:`is_undone` can tell: it changes something else than what a command does."""
+        """True where :meth:`Project.has_undone` can tell: it changes something else than what a command does."""
         return bool(self.edits or self.added or self.removed or self.modes)
-
-    def is_undone(self, tree: Tree) -> bool:
-        """Return whether its changes of files are taken back in ``tree``; a repair in another way is not seen."""
-        texts = [(tree.text(edit.path) or "", edit) for edit in self.edits]
-        return (
-            all(edit.old in text and (edit.new in edit.old or edit.new not in text) for text, edit in texts)
-            and all(tree.text(path) != text for path, text in self.added.items())
-            and all(path in tree for path in self.removed)
-            and all(path in tree and tree[path].mode != mode for path, mode in self.modes.items())
-        )
 
 
 @dataclass(frozen=True)
@@ -141,6 +131,16 @@ class Project:
         """Return whether the files that no repair may change have their contents in ``work``."""
         entries = ((work.get(path), self.files[path].encode()) for path in self.fixed)
         return all(entry is not None and (entry.kind, entry.content) == ("file", content) for entry, content in entries)
+
+    def has_undone(self, fault: Fault, work: Tree) -> bool:
+        """Return whether a fault's changes of files are taken back in ``work``; another repair of it is not seen."""
+        texts = [(work.text(edit.path) or "", edit) for edit in fault.edits]
+        return (
+            all(edit.old in text and (edit.new in edit.old or edit.new not in text) for text, edit in texts)
+            and all(path not in work for path in fault.added)
+            and all(path in work and work.text(path) == self.files.get(path) for path in fault.removed)
+            and all(path in work and work[path].mode == self.modes.get(path, 0o644) for path in fault.modes)
+        )
 
     def state(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
         """Return the shell's state in which this project has these faults.
@@ -212,9 +212,7 @@ async def _passes(shell: Shell, work: Tree, check: Check) -> bool:
     state = ShellState.of(work)
     entries = Tree.of(inputs, folders=("tmp/in",), mtime_ns=CLOCK_S * 10**9)
     command = f"exec </dev/null 2>/dev/null; ulimit -t {_CHECK_CPU_S}; export IN=/tmp/in\n{check.command}"
-    _, result = await shell.run(
-        ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S
-    )
+    _, result = await shell.run(ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S)
     return not result.omitted and _normal(result.output) == _normal(check.expected)
 
 

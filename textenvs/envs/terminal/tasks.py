@@ -67,7 +67,7 @@ class Assignment:
 
     @property
     def request(self) -> str:
-        """What the user says: the project's use, and what is wrong, or the question."""
+        """The user's words: the project's use, and what is wrong, or the question."""
         if self.question is not None:
             return f"{self.project.about}\n\n{self.question.text}"
         symptoms = list(dict.fromkeys(fault.symptom for fault in self.faults))

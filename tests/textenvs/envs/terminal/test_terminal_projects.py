@@ -11,7 +11,7 @@ from textenvs.sandbox.result import ShellLimits
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_fault_breaks_a_check_and_its_repair_mends_it(name):
+def test_fault_breaks_a_check_until_it_is_repaired(name):
     shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(0))
     assert all(verify(shell, project.state(shell).project, project, random.Random(1)).values())
     for fault in project.faults:
