@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +19,7 @@ from ...sandbox.shell import PROJECT
 from ...task import Split, Task
 from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
+from ...tools.jsontext import read_object
 from ...tools.schema import MaxChars, ToolError, tool
 from ...tools.shell import HasShell, shell_tool
 from ...tools.toolbox import ToolResult
@@ -141,7 +141,7 @@ class Terminal(ToolEnv[TerminalState]):
             raise ValueError("give either tasks, or templates and goals: these are of generated tasks")
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
-        self.shell = Shell(limits if isinstance(limits, ShellLimits) else ShellLimits(**(limits or {})))
+        self.shell = Shell(_limits_of(limits))
         super().__init__(
             tasks,
             [shell_tool(self.shell, name=_RUN, max_chars=max_output_chars), finish],
@@ -176,7 +176,7 @@ class Terminal(ToolEnv[TerminalState]):
     async def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Return the results, and the reward of what they changed."""
         arguments = [one.call["function"]["arguments"] for one in results if one.ok and one.name == _RUN]
-        self.state.commands += tuple(json.loads(text)["command"] for text in arguments)
+        self.state.commands += tuple(read_object(text)["command"] for text in arguments)
         return await self._turn(self.tool_messages(results), sum(not result.ok for result in results))
 
     async def answer(self, reply: Message) -> Turn:
@@ -262,11 +262,11 @@ class Terminal(ToolEnv[TerminalState]):
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """Finish too early, or look at or repair what is perhaps not wrong."""
-        project, choice = self.assignment.project, rng.random()
-        if choice < _CARELESS_END:
+        faults = self.assignment.project.faults
+        if not faults or rng.random() < _CARELESS_END:
             return self.format.write("", [call(finish.name)])
-        fault = project.faults[int(rng.integers(len(project.faults)))]
-        return self._run(fault.repair if choice < 0.5 + _CARELESS_END / 2 else fault.looks[-1])
+        fault = faults[int(rng.integers(len(faults)))]
+        return self._run(fault.repair if rng.random() < 0.5 or not fault.looks else fault.looks[-1])
 
     def _run(self, command: str) -> str | Message:
         return self.format.write("", [call(_RUN, command=command)])
@@ -285,6 +285,16 @@ class Terminal(ToolEnv[TerminalState]):
     def conversation_score(self) -> Mapping[str, float]:
         """Return the share of the task that is done, from 0 to 1, as it was measured last."""
         return {"progress": self.state.share or 0.0}
+
+
+def _limits_of(value: ShellLimits | Mapping[str, Any] | None) -> ShellLimits:
+    """Return the limits of the option; plain values can be sent as JSON."""
+    if isinstance(value, ShellLimits):
+        return value
+    names = [field.name for field in fields(ShellLimits)]
+    if unknown := sorted({*(value or {})} - {*names}):
+        raise ValueError(f"limits has no field {unknown[0]!r}; it has {', '.join(names)}")
+    return ShellLimits(**(value or {}))
 
 
 READER = Reader(TerminalTasks, LEVELS, verl_row, "verl's columns", "my/terminal", check=assignment_of_task)

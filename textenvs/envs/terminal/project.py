@@ -149,7 +149,7 @@ class Project:
             ValueError: A fault does not fit to the others: its text is not there once, or its file is not there.
             SandboxFailure: A command could not be run.
         """
-        return wait_for(self.astate(shell, faults))
+        return wait_for(self.astate(shell, faults))  # type: ignore[arg-type]  # mypy finds no T for ShellState
 
     async def astate(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
         """Return what :meth:`state` does."""

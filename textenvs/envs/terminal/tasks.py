@@ -28,7 +28,7 @@ _HELD_OUT = 4
 #: How often a task is a question where a project has some.
 _QUESTIONS = 0.25
 #: Projects that are drawn for a task until one fits, and those that a process keeps.
-_TRIES, _KEPT = 200, 512
+_TRIES, _KEPT = 200, 256
 _TEMPLATES_PART, _GOALS_PART = "templates=", "goals="
 #: Paths that are named in a request; of more, their number.
 _NAMED = 12

@@ -205,10 +205,16 @@ def test_rows_play_and_changed_rows_are_refused():
 
 @pytest.mark.parametrize(
     "options",
-    [{"templates": []}, {"templates": ["no such"]}, {"goals": ["win"]}, {"tasks": "x.jsonl", "goals": ["repair"]}],
+    [
+        {"templates": []},
+        {"templates": ["no such"]},
+        {"goals": ["win"]},
+        {"tasks": "x.jsonl", "goals": ["repair"]},
+        {"limits": {"cpu": 1}},
+    ],
 )
 def test_wrong_option_is_an_error(options):
-    with pytest.raises(ValueError, match="templates|goals"):
+    with pytest.raises(ValueError, match="templates|goals|limits has no field 'cpu'"):
         make(**options)
 
 
