@@ -47,7 +47,7 @@ _ANSWER = "Find out what the user asks, and call finish with the answer alone, a
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an episode is about.
+    """The project of an episode, and what is to be done with it.
 
     Args:
         project: Its project.
