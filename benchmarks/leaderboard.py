@@ -26,7 +26,7 @@ from textenvs.evaluate.policies import SCRIPTS
 from textenvs.registry import list_environments, make
 
 #: Episodes of each script and attack, each of another task; fewer where programs are run or games compiled.
-SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "textworld": 24}
+SCRIPTED, FEWER_SCRIPTED = 100, {"collab-code": 60, "math-python": 60, "terminal": 60, "textworld": 24}
 #: Episodes of a model, few where conversations are long: for one with 135 million parameters about ten minutes of one
 #: thread in all.
 PLAYED = 16
@@ -35,6 +35,7 @@ OTHERS_PLAYED = {"gsm8k": 64, "clarify": 64, "service-desk": 8, "tau2": 8, "bfcl
 OPTIONS = {
     "worlds": ("", "level=medium", "level=hard"),
     "worlds-web": ("", "level=medium", "level=hard"),
+    "terminal": ("", "level=medium", "level=hard"),
     "tau2": ("domain=retail", "domain=telecom split=small", "domain=mock"),
     "bfcl": ("category=base", "category=miss_func", "category=miss_param", "category=long_context"),
 }

@@ -26,8 +26,8 @@ ROW_OPTIONS: frozenset[str] = frozenset((
     "max_assistant_turns", "max_calls_per_turn", "max_contexts", "max_output_chars", "max_steps", "max_user_turns",
     "method", "needless", "no_progress", "opponent", "patience", "progress", "question", "reasoning_marks", "rewarded",
     "score", "scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success",
-    "system_prompt", "task_reward", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt", "top_k",
-    "turn", "user_volunteers", "wasted_call", "wrong",
+    "system_prompt", "task_reward", "templates", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt",
+    "top_k", "turn", "user_volunteers", "wasted_call", "wrong",
 ))  # fmt: skip
 #: Characters of a text that a row may set.
 MAX_TEXT = 10_000

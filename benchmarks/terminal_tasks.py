@@ -1,0 +1,91 @@
+"""Tasks of `textenv/terminal`: whether the expert solves all of them and an attack none, and what they cost.
+
+    python -m benchmarks.terminal_tasks [--tasks 20] [--templates pipeline ...]
+
+CPU milliseconds are those of this process and of all below it. A task is not played twice: nothing comes from the
+shell's cache but what the policy itself repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import textenvs
+from benchmarks.terminal import cpu_s
+from textenvs.messages import Message
+from textenvs.tools.formats import Hermes, call
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=20, metavar="N", help="of each level and split (20)")
+    parser.add_argument("--templates", nargs="+", metavar="NAME", help="templates to draw from (all)")
+    arguments = parser.parse_args()
+    wrong = 0
+    print("| level, split | draw, ms | reset | `ls` | `touch` | expert's episode | replies | bytes | compressed |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for level in ("easy", "medium", "hard"):
+        for split in ("train", "test"):
+            env: Any = textenvs.make("textenv/terminal", level=level, split=split, templates=arguments.templates)
+            wrong += row(env.unwrapped, level, split, arguments.tasks)
+    return int(wrong > 0)
+
+
+def row(env: Any, level: str, split: str, count: int) -> int:
+    """Print the row of an environment, and what went wrong below it; return the number of the latter."""
+    draw = mean_ms(lambda index: env.tasks[10_000 + index], count)
+    reset = mean_ms(lambda index: env.reset(options={"task_index": 20_000 + index}), count)
+    read, change = (
+        mean_ms(lambda index, command=command: env.fork().step(run(f"{command}{index}")), count)  # type: ignore[misc]
+        for command in ("ls # ", "touch new")
+    )
+    problems, replies = list[str](), list[list[str]]()
+
+    def play(index: int) -> None:
+        env.reset(options={"task_index": index})
+        replies.append([])
+        while not env.state.done:
+            replies[-1].append(str(env.demonstration(np.random.default_rng(0))))
+            env.step(replies[-1][-1])
+        if env.state.stop != "solved":
+            problems.append(f"{env.task.key}: the expert ends with {env.state.stop}")
+
+    episode = mean_ms(play, count)
+    for attack in env.own_attacks:
+        for index in range(count):
+            conversation, _ = env.reset(options={"task_index": index})
+            policy = attack.start(np.random.default_rng(index), ())
+            while not env.state.done:
+                conversation, *_ = env.step(policy(conversation))
+            if env.state.stop != "unsolved":
+                problems.append(f"{env.task.key}: {attack.name} ends with {env.state.stop}")
+    texts = ["".join(episode_replies) for episode_replies in replies]
+    packed = np.mean([len(zlib.compress(text.encode(), 9)) for text in texts])
+    print(
+        f"| {level}, {split} | {draw:.1f} | {reset:.0f} | {read:.0f} | {change:.0f} | {episode:.0f} "
+        f"| {np.mean([len(one) for one in replies]):.1f} | {np.mean([len(text.encode()) for text in texts]):.0f} "
+        f"| {packed:.0f} |"
+    )
+    print("\n".join(problems), end="\n" if problems else "", flush=True)
+    return len(problems)
+
+
+def run(command: str) -> str | Message:
+    return Hermes().write("", [call("run", command=command)])
+
+
+def mean_ms(work: Callable[[int], object], count: int) -> float:
+    """Return the mean CPU milliseconds of calls with 0, 1, ..."""
+    began = cpu_s()
+    for index in range(count):
+        work(index)
+    return 1e3 * (cpu_s() - began) / count
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,300 @@
+"""A real shell, in which a project has faults to be found and repaired, or a question has its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ...data.sources import Reader, Source, open_source, verl_row
+from ...env import EnvironmentFailure, EpisodeState, Turn
+from ...event_loop import together
+from ...messages import Message, user
+from ...options import Cost, Gain, PositiveInt, Price, checked
+from ...sandbox import SandboxFailure, Shell, ShellLimits, Tree
+from ...sandbox.shell import PROJECT
+from ...task import Split, Task
+from ...tool_env import ToolEnv, ToolState
+from ...tools.formats import call
+from ...tools.jsontext import read_object
+from ...tools.schema import MaxChars, ToolError, tool
+from ...tools.shell import HasShell, shell_tool
+from ...tools.toolbox import ToolResult
+from .attacks import ATTACKS
+from .project import averify
+from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
+
+#: How many replies there are.
+_TURNS: Mapping[str, int] = {"easy": 20, "medium": 40, "hard": 80}
+#: Draws of a task's faults, until some fit together.
+_DRAWS = 20
+#: How often a careless reply is the end.
+_CARELESS_END = 0.3
+_RUN = "run"
+
+
+@dataclass
+class TerminalState(ToolState, HasShell):
+    """An episode in a terminal."""
+
+    shared = (*HasShell.shared, "beginning", "commands")
+
+    attempt: int = 0  # draws of faults that did not fit together
+    beginning: Tree | None = None  # the project's files when the episode began
+    commands: tuple[str, ...] = ()  # those that were run
+    measured: bytes = b""  # digest of the files that ``share`` is of
+    share: float | None = None  # of the task that is done; None before the files changed for the first time
+    finished: bool = False
+    answer: str = ""  # with which it was finished
+
+
+@tool
+def finish(state: TerminalState, answer: str = "") -> str:
+    """End the task.
+
+    Args:
+        state: The episode.
+        answer: The answer, where the task is a question.
+    """
+    if state.finished:
+        raise ToolError("The task has ended already.")
+    state.finished, state.answer = True, answer
+    return "The task has ended."
+
+
+class Terminal(ToolEnv[TerminalState]):
+    """Repair a project in a real shell, or find the answer to a question about it.
+
+    A seed draws the project (files of a small program with data, settings, perhaps a history) and one to eight faults,
+    or a question with an answer that cannot be guessed. The user says what the project is for and what users report,
+    not the causes. The tool ``run`` runs commands in bash, with files, variables and the working directory of the
+    episode, without network; ``finish`` ends the episode: ``stop`` is ``"solved"`` or ``"unsolved"``.
+
+    It is solved when all checks pass on inputs that are drawn at the end, each in a sandbox of its own, and the files
+    that no repair may change are as they were; or when the answer is right. An infrastructure that fails ends the
+    episode as failed.
+
+    The reward's terms: ``success`` (once, when it ends solved), ``progress`` (what the share of checks that pass and of
+    faults that are undone has changed; a project that passes all checks has a share of 1), ``turn`` and ``tool_error``
+    (for each call that was not run; a command that fails is none). Metrics, of every turn: ``share``, and ``verified``,
+    whether checks were run. They are run where the project's files changed.
+
+    Args:
+        tasks: ``None`` for generated tasks; a ``.parquet`` file of such rows; or a task set.
+        level: ``"easy"`` (the default, one fault), ``"medium"`` (2 or 3) or ``"hard"`` (4 to 8).
+        split: ``"train"`` or ``"test"``: every test task has kinds of faults or questions that no training task has.
+        seed: Which endless sequence of tasks. (Episodes are seeded by ``reset``.)
+        templates: The templates to draw projects from; ``None`` for all.
+        goals: ``["repair"]``, ``["question"]``; ``None`` for both.
+        success: The reward of a solved task; above 0.
+        progress: The weight of the share of the task that is done; at least 0.
+        turn: Added on every turn; at most 0.
+        tool_error: Added for every call that was not run; at most 0.
+        limits: Of a command: a :class:`~textenvs.sandbox.ShellLimits`, or a mapping of its fields; ``None`` for the
+            shell's.
+        max_output_chars: Most bytes of a command's output that the policy sees; the middle of a longer one is left out.
+        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
+        max_assistant_turns: How many replies there are; ``None`` for no limit; ``"level"`` (the default): 20, 40, 80;
+            for ``tasks`` 80.
+        **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``system_prompt``, ``render_mode``.
+
+    Raises:
+        SandboxUnavailable: This machine cannot isolate a shell; the message says what to do.
+        ValueError: Both ``tasks`` and an option of generated tasks, or a value outside the above.
+        TaskError: Rows that are no tasks of this family.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = TerminalState
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    attack_margin: ClassVar[float] = 0.5
+    own_attacks = ATTACKS
+    term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
+
+    @checked
+    def __init__(
+        self,
+        tasks: Source = None,
+        *,
+        level: Level | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        templates: Sequence[str] | None = None,
+        goals: Sequence[Goal] | None = None,
+        success: Gain = 1.0,
+        progress: Price = 0.5,
+        turn: Cost = 0.0,
+        tool_error: Cost = 0.0,
+        limits: ShellLimits | Mapping[str, Any] | None = None,
+        max_output_chars: MaxChars = 4000,
+        call_format: str = "hermes",
+        max_assistant_turns: PositiveInt | Literal["level"] | None = "level",
+        **options: Any,
+    ) -> None:
+        if max_assistant_turns == "level":
+            max_assistant_turns = _TURNS[(level or LEVELS[0]) if tasks is None else LEVELS[-1]]
+        if tasks is None:
+            tasks = TerminalTasks(level or LEVELS[0], seed, split, templates, goals)
+        elif (templates, goals) != (None, None):
+            raise ValueError("give either tasks, or templates and goals: these are of generated tasks")
+        else:
+            tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
+        self.shell = Shell(_limits_of(limits))
+        super().__init__(
+            tasks,
+            [shell_tool(self.shell, name=_RUN, max_chars=max_output_chars), finish],
+            call_format=call_format,
+            max_assistant_turns=max_assistant_turns,
+            **options,
+        )
+        self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
+
+    # ------------------------------------------------------------------ hooks
+
+    async def opening(self, task: Task) -> Sequence[Message]:
+        """Make the project, with other faults where the first that were drawn do not fit together."""
+        state = self.state
+        for state.attempt in range(_DRAWS):
+            assignment = assignment_of_task(task, state.attempt)
+            try:
+                state.shell = await assignment.project.astate(self.shell, assignment.faults)
+            except ValueError:
+                continue
+            except SandboxFailure as failure:
+                raise EnvironmentFailure("tool_failed", str(failure)) from failure
+            state.beginning = state.shell.project
+            state.measured = state.beginning.digest
+            if len(assignment.faults) < 2:  # one fault breaks a check by itself
+                return assignment.prompt
+            state.share = await self._share_of(state.beginning)
+            if state.share < 1.0:
+                return assignment.prompt
+        raise EnvironmentFailure("tool_failed", f"task {task.key}: no faults of {_DRAWS} draws fit together")
+
+    async def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
+        """Return the results, and the reward of what they changed."""
+        arguments = [one.call["function"]["arguments"] for one in results if one.ok and one.name == _RUN]
+        self.state.commands += tuple(read_object(text)["command"] for text in arguments)
+        return await self._turn(self.tool_messages(results), sum(not result.ok for result in results))
+
+    async def answer(self, reply: Message) -> Turn:
+        """Say that a reply without a call does nothing."""
+        return await self._turn([user("Nothing was done: call run, or finish when the task is done.")])
+
+    @property
+    def assignment(self) -> Assignment:
+        """The running episode's assignment; ``RuntimeError`` before the first reset."""
+        return assignment_of_task(self.task, self.state.attempt)
+
+    async def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
+        state = self.state
+        if self.assignment.question is None:
+            gained, verified = await self._measure()
+            solved = state.finished and state.share == 1.0
+        else:
+            solved, verified = state.finished and state.answer.strip() == str(self.task.ground_truth).strip(), False
+            gained = state.share = float(solved)
+        stop = None if not state.finished else "solved" if solved else "unsolved"
+        return Turn(
+            () if stop else messages,
+            terminated=stop is not None,
+            stop=stop,
+            terms=self.terms(
+                success=self.success * solved,
+                progress=self.progress * gained,
+                turn=self.turn,
+                tool_error=self.tool_error * errors,
+            ),
+            metrics={"share": state.share or 0.0, "verified": float(verified)},
+        )
+
+    async def _measure(self) -> tuple[float, bool]:
+        """Measure the share that is done where it may have changed; return its change, and whether checks were run.
+
+        At the end it is measured on inputs that are drawn then; files that nobody changed are not repaired.
+        """
+        state, work, beginning = self.state, self.state.shell.project, self.state.beginning
+        assert beginning is not None
+        unchanged = work.digest == beginning.digest
+        if work.digest == state.measured and (unchanged or not state.finished):
+            return 0.0, False
+        inputs = Random(int(self.np_random.integers(2**63))) if state.finished else None
+        before = state.share
+        if before is None:
+            before, share = await together(self._share_of(beginning), self._share_of(work, inputs))
+        else:
+            share = await self._share_of(work, inputs)
+        state.share, state.measured = share, work.digest
+        return share - before, True
+
+    async def _share_of(self, work: Tree, inputs: Random | None = None) -> float:
+        """Return the share of checks that pass and faults that are undone; 1 exactly where all checks pass.
+
+        Args:
+            work: The project's files.
+            inputs: Draws inputs of checks. ``None``: those of the episode's turns, one for each command.
+        """
+        assignment, key = self.assignment, self.task.key
+        project, drawn = assignment.project, inputs or Random(f"terminal/turns/{key}")
+        try:
+            passing = (await averify(self.shell, work, project, drawn, one_input=inputs is None)).values()
+        except SandboxFailure as failure:
+            raise EnvironmentFailure("tool_failed", str(failure)) from failure
+        if all(passing):
+            return 1.0
+        if not project.is_kept(work):
+            return 0.0
+        undone = [project.has_undone(fault, work) for fault in assignment.faults if fault.is_visible]
+        return (sum(passing) + sum(undone)) / (len(passing) + len(undone))
+
+    # ------------------------------------------------------------------ scripts
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """Look for the faults, repair them, finish; or find the answer and finish with it."""
+        state, assignment = self.state, self.assignment
+        command = next((one for one in assignment.plan() if one not in state.commands), None)
+        if command is None:
+            answer = {} if assignment.question is None else {"answer": str(self.task.ground_truth)}
+            return self.format.write("", [call(finish.name, **answer)])
+        return self._run("cd /project" if state.shell.cwd != PROJECT else command)
+
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
+        """Finish too early, or look at or repair what is perhaps not wrong."""
+        faults = self.assignment.project.faults
+        if not faults or rng.random() < _CARELESS_END:
+            return self.format.write("", [call(finish.name)])
+        fault = faults[int(rng.integers(len(faults)))]
+        return self._run(fault.repair if rng.random() < 0.5 or not fault.looks else fault.looks[-1])
+
+    def _run(self, command: str) -> str | Message:
+        return self.format.write("", [call(_RUN, command=command)])
+
+    def twin(self, task: Task) -> Task | None:
+        """Return the question with another right answer; ``None`` for a repair, which no value decides."""
+        if assignment_of_task(task).question is None:
+            return None
+        answer = str(task.ground_truth)
+        return replace(task, ground_truth=answer[::-1] if answer != answer[::-1] else f"{answer}0")
+
+    def secrets(self) -> Sequence[str]:
+        """Return the kinds of the faults; the answer to a question is for the policy to find."""
+        return () if self.state.task is None or self.assignment.question else (str(self.task.ground_truth),)
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """Return the share of the task that is done, from 0 to 1, as it was measured last."""
+        return {"progress": self.state.share or 0.0}
+
+
+def _limits_of(value: ShellLimits | Mapping[str, Any] | None) -> ShellLimits:
+    """Return the limits of the option; plain values can be sent as JSON."""
+    if isinstance(value, ShellLimits):
+        return value
+    names = [field.name for field in fields(ShellLimits)]
+    if unknown := sorted({*(value or {})} - {*names}):
+        raise ValueError(f"limits has no field {unknown[0]!r}; it has {', '.join(names)}")
+    return ShellLimits(**(value or {}))
+
+
+READER = Reader(TerminalTasks, LEVELS, verl_row, "verl's columns", "my/terminal", check=assignment_of_task)

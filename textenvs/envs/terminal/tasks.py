@@ -1,0 +1,279 @@
+"""Generated tasks in a terminal: seeded, endless, each a project with faults to repair or a question to answer."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, TypeVar, cast
+
+from ...messages import Messages, system, text_of, user
+from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash
+from .project import Fault, Project, Question
+from .templates import TEMPLATES
+
+Level = Literal["easy", "medium", "hard"]
+Goal = Literal["repair", "question"]
+KindT = TypeVar("KindT", Fault, Question)
+
+#: How many faults a project of a level has, at least and at most.
+FAULTS: Mapping[str, tuple[int, int]] = {"easy": (1, 1), "medium": (2, 3), "hard": (4, 8)}
+LEVELS: tuple[Level, ...] = ("easy", "medium", "hard")
+GOALS: tuple[Goal, ...] = ("repair", "question")
+
+#: One kind of faults in so many is in the test split, by its hash; so is one kind of questions.
+_HELD_OUT = 4
+#: How often a task is a question where a project has some.
+_QUESTIONS = 0.25
+#: Projects that are drawn for a task until one fits, and those that a process keeps.
+_TRIES, _KEPT = 200, 256
+_TEMPLATES_PART, _GOALS_PART = "templates=", "goals="
+#: Paths that are named in a request; of more, their number.
+_NAMED = 12
+
+_INTRODUCTION = (
+    "You work in a shell, in the folder /project. There is no network. Files, variables and the working directory last "
+    "from one command to the next; processes in the background do not."
+)
+_REPAIR = (
+    "Something in the project does not work any more. Find out what, and repair it where the mistake was made; there "
+    "may be several. When all of it works, call finish: the project is then used with other data than those that are "
+    "there now."
+)
+_ANSWER = "Find out what the user asks, and call finish with the answer alone, as it stands in the files or is printed."
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The project of an episode, and what is to be done with it.
+
+    Args:
+        project: Its project.
+        faults: What is wrong with it, in the order in which it went wrong; empty where there is a question.
+        question: What is asked; ``None`` where there are faults.
+    """
+
+    project: Project
+    faults: tuple[Fault, ...] = ()
+    question: Question | None = None
+
+    @property
+    def prompt(self) -> Messages:
+        """The messages that an episode starts with."""
+        goal = _REPAIR if self.question is None else _ANSWER
+        return system(f"{_INTRODUCTION}\n\n{goal}"), user(self.request)
+
+    @property
+    def request(self) -> str:
+        """The user's words: the project's use, and what is wrong, or the question."""
+        if self.question is not None:
+            return f"{self.project.about}\n\n{self.question.text}"
+        symptoms = list(dict.fromkeys(fault.symptom for fault in self.faults))
+        reported = symptoms[0] if len(symptoms) == 1 else "\n".join(f"- {symptom}" for symptom in symptoms)
+        head = "What users report: " if len(symptoms) == 1 else "What users report:\n"
+        parts = [self.project.about, head + reported]
+        if self.project.fixed:
+            parts.append(f"Leave these files as they are: {_paths_in_words(self.project)}.")
+        return "\n\n".join(parts)
+
+    @property
+    def ground_truth(self) -> str:
+        """The answer, or the kinds of the faults as JSON."""
+        return json.dumps([fault.kind for fault in self.faults]) if self.question is None else self.question.answer
+
+    def plan(self) -> Iterator[str]:
+        """Return the expert's commands: those that find the faults, then repairs, the last fault's first."""
+        if self.question is not None:
+            yield from self.question.looks
+            return
+        for fault in self.faults:
+            yield from fault.looks
+        for fault in reversed(self.faults):
+            yield fault.repair
+
+
+@dataclass(frozen=True)
+class TerminalTasks(Endless):
+    """An endless :class:`~textenvs.task.TaskSet` of projects in a terminal.
+
+    Args:
+        level: ``"easy"`` (one fault), ``"medium"`` (2 or 3) or ``"hard"`` (4 to 8).
+        seed: Another seed is other projects.
+        split: ``"train"`` or ``"test"``. The kinds of faults and questions of the training split are three quarters of
+            them, by a hash of their name. Every test task has at least one of the other kinds, and one of the training
+            split only where these are too few.
+        templates: Draw projects from these templates alone; ``None`` for all.
+        goals: ``"repair"``, ``"question"``; ``None`` for both.
+
+    Raises:
+        ValueError: An unknown level, split, template or goal, or a seed that is no integer.
+    """
+
+    level: Level = "easy"
+    seed: int = 0
+    split: Split = "train"
+    templates: Sequence[str] | None = None
+    goals: Sequence[Goal] | None = None
+
+    def __post_init__(self) -> None:
+        self.check_choices(LEVELS)
+        for option, choices in (("templates", tuple(TEMPLATES)), ("goals", GOALS)):
+            names = getattr(self, option)
+            if names is None:
+                continue
+            if not isinstance(names, list | tuple) or not names:
+                raise ValueError(f"{option} must be None or a list of at least one, not {names!r}")
+            if unknown := [name for name in names if name not in choices]:
+                raise ValueError(f"{option}: {unknown[0]!r} is not one of {', '.join(choices)}")
+            object.__setattr__(self, option, tuple(sorted(set(names))))
+
+    @property
+    def name(self) -> str:
+        options = "".join(f", {option}" for option in self._options)
+        return f"generated {self.level} terminal tasks ({self.split}, seed {self.seed}{options})"
+
+    @property
+    def _options(self) -> list[str]:
+        """The options that are not the default, as keys have them."""
+        templates = [] if self.templates is None else [_TEMPLATES_PART + "+".join(self.templates)]
+        return templates if self.goals is None else [*templates, _GOALS_PART + "+".join(self.goals)]
+
+    def _generate(self, index: int) -> Task:
+        key = "/".join(map(str, (self.level, self.split, self.seed, *self._options, index)))
+        assignment = assignment_of(key)
+        return Task(
+            key=key,
+            data_source=f"textenvs/terminal-{self.level}",
+            prompt=assignment.prompt,
+            ground_truth=assignment.ground_truth,
+            ability="tools",
+            extra={"assignment": key},
+        )
+
+
+def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
+    """Return the assignment of a task; ``TaskError``: it has none.
+
+    Args:
+        task: The task.
+        attempt: How many draws are left out: their faults did not fit together.
+    """
+    try:
+        assignment = assignment_of(str(task.extra["assignment"]), attempt)
+    except (KeyError, ValueError) as error:
+        raise TaskError(f"task {task.key}: it is none of generated terminal tasks: {error}") from None
+    if attempt == 0 and assignment.question is None and task.ground_truth != assignment.ground_truth:
+        raise TaskError(f"task {task.key}: its faults are not those that this version draws; make the rows again")
+    if attempt == 0 and (not task.prompt or text_of(task.prompt[-1]) != assignment.request):
+        raise TaskError(f"task {task.key}: its request is not the one that this version draws; make the rows again")
+    return assignment
+
+
+@functools.lru_cache(_KEPT)
+def assignment_of(key: str, attempt: int = 0) -> Assignment:
+    """Return the assignment of a key: level, split, seed, perhaps templates and goals, number.
+
+    Raises:
+        ValueError: It is no such key.
+        TaskError: There is nothing in these templates for such a task.
+    """
+    parts = key.split("/")
+    if not 4 <= len(parts) <= 6 or parts[0] not in LEVELS or parts[1] not in SPLITS or not parts[-1].isdecimal():
+        raise ValueError(f"{key!r} is no key of a generated task")
+    level, split, _, *options, _ = parts
+    templates, goals = tuple(TEMPLATES), GOALS
+    for option in options:
+        name, _, values = option.partition("=")
+        if name == "templates" and {*values.split("+")} <= TEMPLATES.keys():
+            templates = tuple(values.split("+"))
+        elif name == "goals" and {*values.split("+")} <= {*GOALS}:
+            goals = cast("tuple[Goal, ...]", tuple(values.split("+")))
+        else:
+            raise ValueError(f"{key!r} is no key of a generated task")
+    rng = Random(f"terminal/{key}/{attempt}")
+    for _ in range(_TRIES):
+        project = TEMPLATES[rng.choice(templates)](Random(rng.getrandbits(64)))
+        if (assignment := _drawn(project, level, cast("Split", split), goals, rng)) is not None:
+            return assignment
+    raise TaskError(
+        f"no template of {', '.join(templates)} has {' or '.join(goals)} tasks for level {level} and split {split}"
+    )
+
+
+def _drawn(project: Project, level: str, split: Split, goals: Sequence[Goal], rng: Random) -> Assignment | None:
+    """Draw faults or a question of a project; ``None`` where it has none for the level and the split."""
+    asks = "question" in goals and bool(project.questions) and ("repair" not in goals or rng.random() < _QUESTIONS)
+    if asks:
+        questions = _of_split(project.questions, split)
+        return Assignment(project, question=rng.choice(questions)) if questions else None
+    if "repair" not in goals:
+        return None
+    least, most = FAULTS[level]
+    faults = choose(project, split, rng.randint(least, most), rng)
+    return Assignment(project, tuple(faults)) if len(faults) >= least else None
+
+
+def is_held_out(kind: str) -> bool:
+    """Return whether a kind of faults or questions is in the test split alone."""
+    return split_by_hash(f"terminal/{kind}", _HELD_OUT) == "test"
+
+
+def _of_split(kinds: Sequence[KindT], split: Split) -> list[KindT]:
+    return [kind for kind in kinds if is_held_out(kind.kind) == (split == "test")]
+
+
+def choose(project: Project, split: Split, count: int, rng: Random) -> list[Fault]:
+    """Choose up to ``count`` faults that fit together, as far as the project's files show it.
+
+    In the test split those of its own kinds come first; without one of these there are none.
+    """
+    own = _of_split(project.faults, split)
+    rng.shuffle(own)
+    chosen = list[Fault]()
+    for fault in own:
+        if len(chosen) < count and fit(project, [*chosen, fault]):
+            chosen.append(fault)
+    if split == "test" and chosen and len(chosen) < count:
+        others = _of_split(project.faults, "train")
+        rng.shuffle(others)
+        for fault in others:
+            if len(chosen) < count and fit(project, [*chosen, fault]):
+                chosen.append(fault)
+    return chosen
+
+
+def fit(project: Project, faults: Sequence[Fault]) -> bool:
+    """Return whether faults can be applied in this order and repaired in the reverse one, by the project's files.
+
+    No two change the same file other than by edits, and undoing the edits restores every file. What the project's
+    setup or a fault's command does is not seen here.
+    """
+    edited: dict[str, str | None] = {}
+    replaced = [path for fault in faults for path in (*fault.added, *fault.removed, *fault.modes)]
+    edits = [edit for fault in faults for edit in fault.edits]
+    if len(set(replaced)) < len(replaced) or {*replaced} & {edit.path for edit in edits}:
+        return False
+    for edit in edits:
+        text = edited.get(edit.path, project.files.get(edit.path))
+        edited[edit.path] = None if text is None else text.replace(edit.old, edit.new)
+        if text is not None and text.count(edit.old) != 1:
+            return False
+    for edit in reversed(edits):
+        if (text := edited[edit.path]) is not None:
+            edited[edit.path] = text.replace(edit.new, edit.old, 1)
+    return all(text is None or text == project.files[path] for path, text in edited.items())
+
+
+def _paths_in_words(project: Project) -> str:
+    """Name the fixed files; a folder whose files are all fixed is named in their place."""
+    names = set()
+    for path in project.fixed:
+        folder, name = path.partition("/")[0], path
+        if folder != path and {one for one in project.files if one.startswith(f"{folder}/")} <= project.fixed:
+            name = f"{folder}/"
+        names.add(name)
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return ", ".join(ordered[:_NAMED]) + more
