@@ -4,7 +4,11 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import pipeline
+from . import library, pipeline, service
 
 #: By name.
-TEMPLATES: Mapping[str, Callable[[Random], Project]] = {"pipeline": pipeline.draw}
+TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
+    "library": library.draw,
+    "pipeline": pipeline.draw,
+    "service": service.draw,
+}
