@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import library, pipeline, service
+from . import library, loghost, pipeline, service
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "library": library.draw,
+    "loghost": loghost.draw,
     "pipeline": pipeline.draw,
     "service": service.draw,
 }

@@ -167,7 +167,8 @@ def depth(tree):
 _COMMANDS = '''"""The commands of the command line."""
 import json
 
-from @package@_lib import add_months, compare_versions, discounted, free, initials, is_leap, nights, overlaps, share, table
+from @package@_lib import add_months, compare_versions, discounted, free, initials
+from @package@_lib import is_leap, nights, overlaps, share, table
 
 from . import dates, money, slots, text
 
