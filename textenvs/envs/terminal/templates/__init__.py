@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import library, loghost, pipeline, service
+from . import library, loghost, pipeline, repository, service
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "library": library.draw,
     "loghost": loghost.draw,
     "pipeline": pipeline.draw,
+    "repository": repository.draw,
     "service": service.draw,
 }

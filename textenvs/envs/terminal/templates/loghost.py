@@ -483,7 +483,7 @@ def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Q
             largest,
             [
                 "head -2 logs/*.log | head",
-                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -n | tail -1 | cut -d' ' -f2",
+                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -n | sed -n '$s/.* //p'",
             ],
         ),
         Question(

@@ -57,6 +57,11 @@ def fault_of_edits(kind: str, symptom: str, changes: Sequence[tuple[str, str, st
     return Fault(kind, symptom, looks, " && ".join(change.undo for change in edits), edits)
 
 
+def fault_of_command(kind: str, symptom: str, looks: Sequence[str], command: str, repair: str) -> Fault:
+    """Return a fault that a shell command makes."""
+    return Fault(kind, symptom, looks, repair, command=command)
+
+
 def token(rng: random.Random, digits: int = 8) -> str:
     """Draw a hexadecimal number of this many digits, at least one of them a letter."""
     return rng.choice("abcdef") + f"{rng.getrandbits(4 * (digits - 1)):0{digits - 1}x}"
