@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import library, loghost, pipeline, repository, service
+from . import library, loghost, pipeline, repository, service, shop
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
@@ -13,4 +13,5 @@ TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "pipeline": pipeline.draw,
     "repository": repository.draw,
     "service": service.draw,
+    "shop": shop.draw,
 }
