@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import library, loghost, pipeline, repository, service, shop
+from . import library, loghost, pipeline, repository, service, shop, website
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
@@ -14,4 +14,5 @@ TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "repository": repository.draw,
     "service": service.draw,
     "shop": shop.draw,
+    "website": website.draw,
 }
