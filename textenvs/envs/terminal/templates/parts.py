@@ -1,4 +1,4 @@
-"""What templates share: words to draw from, logs, notes, and tables of edits."""
+"""Shared parts of templates: words to draw from, logs, notes, and tables of edits."""
 
 from __future__ import annotations
 
