@@ -1,21 +1,74 @@
 """Every fault of every template breaks a check by itself, and its repair mends it."""
 
 import random
+from collections import Counter
 
 import pytest
 from shells import shell_of
 
 from textenvs.envs.terminal.project import verify
 from textenvs.envs.terminal.templates import TEMPLATES
+from textenvs.sandbox import ShellState
 from textenvs.sandbox.result import ShellLimits
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_fault_breaks_a_check_until_it_is_repaired(name):
-    shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(0))
-    assert all(verify(shell, project.state(shell).project, project, random.Random(1)).values())
+def contents(tree):
+    return {path: (entry.kind, entry.content, entry.mode) for path, entry in tree.items()}
+
+
+def audit(name, seed):
+    """Check that a healthy project passes, each fault breaks it, its repair mends it, and questions have answers."""
+    shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(seed))
+    healthy = project.state(shell)
+    assert all(verify(shell, healthy.project, project, random.Random(seed + 1)).values())
     for fault in project.faults:
         broken = project.state(shell, [fault])
-        assert not all(verify(shell, broken.project, project, random.Random(2)).values()), fault.kind
+        assert not all(verify(shell, broken.project, project, random.Random(seed + 2)).values()), fault.kind
         repaired, _ = shell.run_now(broken, fault.repair)
-        assert all(verify(shell, repaired.project, project, random.Random(3)).values()), fault.kind
+        # A repair that restores every file needs no second run of the checks.
+        if contents(repaired.project) != contents(healthy.project):
+            assert all(verify(shell, repaired.project, project, random.Random(seed + 3)).values()), fault.kind
+    for question in project.questions:
+        state = ShellState.of(healthy.project)
+        for command in question.looks:
+            state, result = shell.run_now(state, command)
+        assert result.output.strip() == question.answer, question.kind
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_faults_break_and_repairs_mend(name):
+    audit(name, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_faults_of_many_seeds(name):
+    for seed in range(1, 20):
+        audit(name, seed)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_drawing_is_deterministic(name):
+    one, other = (TEMPLATES[name](random.Random(5)) for _ in range(2))
+    assert (one.files, one.setup, one.faults, one.questions) == (
+        other.files,
+        other.setup,
+        other.faults,
+        other.questions,
+    )
+    assert one.checks(random.Random(6)) == other.checks(random.Random(6)) != one.checks(random.Random(7))
+    assert max(Counter(fault.kind for fault in one.faults).values()) == 1
+    assert one.files != TEMPLATES[name](random.Random(8)).files
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_pairs_are_mended_in_either_order(name):
+    shell, project, rng = shell_of(ShellLimits()), TEMPLATES[name](random.Random(1)), random.Random(2)
+    pair = rng.sample(project.faults, 2)
+    broken = project.state(shell, pair)
+    assert not all(verify(shell, broken.project, project, rng).values())
+    for order in (pair, pair[::-1]):
+        state = broken
+        for fault in order:
+            state, _ = shell.run_now(state, fault.repair)
+        assert all(verify(shell, state.project, project, rng).values()), [fault.kind for fault in order]

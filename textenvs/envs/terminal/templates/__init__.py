@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import pipeline
+from . import backups, library, loghost, pipeline, repository, service, shop, website
 
 #: By name.
-TEMPLATES: Mapping[str, Callable[[Random], Project]] = {"pipeline": pipeline.draw}
+TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
+    "backups": backups.draw,
+    "library": library.draw,
+    "loghost": loghost.draw,
+    "pipeline": pipeline.draw,
+    "repository": repository.draw,
+    "service": service.draw,
+    "shop": shop.draw,
+    "website": website.draw,
+}

@@ -1,0 +1,395 @@
+"""The template *repository*: a program in shell and awk that quotes parcels, with the history of its repository.
+
+It needs git, sh, awk (mawk is enough), sed, tar and coreutils.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..project import Check, Fault, Project, Question, quoted
+from .parts import CITIES, COLOURS, GOODS, TOWNS, fault_of_command, filled, notes, person, token
+
+_QUOTE = """#!/bin/sh
+# Quotes parcels: lines REFERENCE PLACE GRAMS KIND PARTNER on standard input.
+cd "$(dirname "$0")" || exit 1
+exec awk -f @lib@/round.awk -f @lib@/surcharge.awk -f @lib@/quote.awk zones/*.txt surcharges.txt discounts.txt -
+"""
+_AWK = """# A file in zones/: its name is the zone's; then BASE PER_KILOGRAM, then places, one a line.
+FILENAME ~ /^zones\\// {
+    if (FNR == 1) { base = $1; kilogram = $2 } else { base_of[$1] = base; kilogram_of[$1] = kilogram }
+    next
+}
+FILENAME == "surcharges.txt" { surcharge_of[$1] = $2; next }
+FILENAME == "discounts.txt" { discount_of[$1] = $2; next }
+!($2 in base_of) { print $1, "no zone"; next }
+{
+    cents = base_of[$2] + kilogram_of[$2] * int(($3 + 999) / 1000) + surcharge($4)
+    print $1, rounded(cents - cents * discount_of[$5] / 100)
+}
+"""
+_ROUND_FIRST = """# Cents, as they are charged.
+function rounded(cents) {
+    return int(cents)
+}
+"""
+_ROUND = """# Cents, as they are charged: multiples of @step@, rounded up.
+function rounded(cents) {
+    return int((int(cents) + @step@ - 1) / @step@) * @step@
+}
+"""
+_SURCHARGE_FIRST = """# Cents to add for a kind of parcel.
+function surcharge(kind) {
+    return surcharge_of[kind]
+}
+"""
+_SURCHARGE = """# Cents to add for a kind of parcel; kinds without an entry cost what "other" does.
+function surcharge(kind) {
+    return kind in surcharge_of ? surcharge_of[kind] : surcharge_of["other"]
+}
+"""
+_AT = """#!/bin/sh
+# Quotes parcels with the program of a tag. Usage: tools/at.sh TAG < PARCELS
+cd "$(dirname "$0")/.." || exit 1
+folder=$(mktemp -d)
+git archive "$1" | tar -x -C "$folder"
+"$folder/quote.sh"
+rm -r "$folder"
+"""
+_IGNORE = "*.tmp\n*.orig\n/build/\n"
+#: The day of the first commit, 2024-03-04 09:00 UTC, and the hours between two of them.
+_START_S, _HOURS = 1_709_542_800, 31
+
+
+@dataclass
+class _History:
+    """A stream for ``git fast-import``."""
+
+    lines: list[str] = field(default_factory=list)
+    commits: int = 0
+
+    def commit(
+        self, branch: str, author: str, message: str, files: Mapping[str, str], *, start: str = "", merge: str = ""
+    ) -> None:
+        """Add a commit of these files to a branch, which begins at ``start`` where it is new."""
+        self.commits += 1
+        who = (
+            f"{author} <{author.lower().replace(' ', '.')}@example.com> {_START_S + 3600 * _HOURS * self.commits} +0000"
+        )
+        self.lines += [f"commit refs/heads/{branch}", f"author {who}", f"committer {who}", *_data(message)]
+        self.lines += [f"from {start}"] if start else []
+        self.lines += [f"merge refs/heads/{merge}"] if merge else []
+        for path, content in files.items():
+            self.lines += [f"M {'100755' if path.endswith('.sh') else '100644'} inline {path}", *_data(content)]
+        self.lines.append("")
+
+    def tag(self, name: str) -> None:
+        self.lines += [f"reset refs/tags/{name}", "from refs/heads/main", ""]
+
+    @property
+    def setup(self) -> str:
+        """The command that makes the repository."""
+        stream = "\n".join([*self.lines, "done"])
+        make = "git init -q . && git fast-import --quiet --done <<'END-OF-HISTORY' && git reset -q"
+        return f"{make}\n{stream}\nEND-OF-HISTORY"
+
+
+def _data(text: str) -> list[str]:
+    return [f"data {len(text.encode())}", text]
+
+
+@dataclass(frozen=True)
+class _Tariff:
+    """A tariff: base and kilogram's cents by place; surcharges by kind; discounts by partner; the step of rounding."""
+
+    places: Mapping[str, tuple[int, int]]
+    surcharges: Mapping[str, int]
+    discounts: Mapping[str, int]
+    step: int
+
+    def quote(self, place: str, grams: int, kind: str, partner: str) -> str:
+        if place not in self.places:
+            return "no zone"
+        base, kilogram = self.places[place]
+        kilograms = -(-grams // 1000)
+        cents = base + kilogram * kilograms + self.surcharges.get(kind, self.surcharges["other"])
+        cents = (cents * 100 - cents * self.discounts.get(partner, 0)) // 100
+        return str(-(-cents // self.step) * self.step)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Zones that faults are about, and the island's kind of parcel."""
+
+    deleted: str
+    branch: str
+    island: str
+    version: str
+    lib: str
+
+
+def draw(rng: random.Random) -> Project:
+    """Draw a project: zones with their places, rates, people, and the commits that made them."""
+    lib, step = rng.choice(["lib", "awk", "src"]), rng.choice([5, 10, 20])
+    zones = rng.sample([f"{colour}-{number}" for colour in COLOURS for number in range(1, 4)], rng.randint(24, 34))
+    kinds, partners = rng.sample(GOODS, 4), [token(rng, 5) for _ in range(4)]
+    names = _Names(zones[3], zones[-1], kinds[-1], f"v{rng.randint(2, 4)}.{rng.randint(0, 9)}", lib)
+    places, texts = dict[str, tuple[int, int]](), dict[str, str]()
+    of_zone = dict[str, list[str]]()
+    for number, zone in enumerate(zones):
+        base, kilogram = rng.randint(301, 999), rng.randint(51, 199)
+        of_zone[zone] = [f"{rng.choice([*CITIES, *TOWNS]).replace(' ', '-')}-{number}{letter}" for letter in "abcd"]
+        texts[zone] = "\n".join([f"{base} {kilogram}", *of_zone[zone]]) + "\n"
+        places |= dict.fromkeys(of_zone[zone], (base, kilogram))
+    surcharges = {"other": rng.randint(51, 99)} | {kind: rng.randint(101, 999) for kind in kinds}
+    discounts = {partner: rng.randint(5, 30) for partner in partners}
+    now = _Tariff(places, surcharges, discounts, step)
+    before = _Tariff(
+        {place: rates for place, rates in places.items() if place not in of_zone[names.branch]},
+        {kind: cents for kind, cents in surcharges.items() if kind != names.island},
+        discounts,
+        step,
+    )
+    files, history, questions = _commits(rng, names, texts, now, before)
+
+    def checks(fresh: random.Random) -> Sequence[Check]:
+        must = [of_zone[names.deleted][0], of_zone[names.branch][1]]
+        return [
+            _quotes(fresh, "quotes", "./quote.sh", now, must, names),
+            _quotes(fresh, "archive", _ARCHIVE, now, must, names),
+            _quotes(fresh, "tagged", f"tools/at.sh {names.version}", before, must, names),
+            _status(fresh, zones[5]),
+        ]
+
+    about = (
+        "`./quote.sh` quotes parcels from standard input by the files of `zones/`. Releases are the last commit of "
+        "the branch `main`, so a repair of a tracked file is committed there. History is never rewritten."
+    )
+    modes = {path: 0o755 for path in files if path.endswith(".sh")}
+    return Project(about, files, _faults(rng, names, zones[5], now), checks, modes, history.setup, questions=questions)
+
+
+_ARCHIVE = "mkdir /tmp/released && git archive main | tar -x -C /tmp/released && /tmp/released/quote.sh"
+
+
+def _commits(
+    rng: random.Random, names: _Names, zones: Mapping[str, str], now: _Tariff, before: _Tariff
+) -> tuple[dict[str, str], _History, list[Question]]:
+    """Return the files of the last commit, the history, and questions about it."""
+    history, files, people = _History(), dict[str, str](), [person(rng) for _ in range(5)]
+    values = {"lib": names.lib, "step": now.step}
+
+    def commit(
+        message: str, changed: Mapping[str, str], branch: str = "main", start: str = "", merge: str = ""
+    ) -> None:
+        history.commit(branch, rng.choice(people), message, changed, start=start, merge=merge)
+        if branch == "main":
+            files.update(changed)
+
+    def table(entries: Mapping[str, int]) -> str:
+        return "".join(f"{name} {number}\n" for name, number in entries.items())
+
+    first = {
+        "quote.sh": _QUOTE,
+        f"{names.lib}/quote.awk": _AWK,
+        f"{names.lib}/round.awk": _ROUND_FIRST,
+        f"{names.lib}/surcharge.awk": _SURCHARGE_FIRST,
+        ".gitignore": _IGNORE,
+        "surcharges.txt": table(before.surcharges),
+        "discounts.txt": "",
+    }
+    commit("First version", {path: filled(text, values) for path, text in first.items()})
+    tickets = {}
+    own = [zone for zone in zones if zone != names.branch]
+    for place, zone in enumerate(own):
+        tickets[zone] = f"T-{token(rng)}"
+        commit(f"Add zone {zone} ({tickets[zone]})", {f"zones/{zone}.txt": zones[zone]})
+        if place == 6:
+            history.tag("v1.0")
+        if place == 9:
+            commit(f"Round up to {now.step} cents", {f"{names.lib}/round.awk": filled(_ROUND, values)})
+        if place == 12:
+            commit("Discounts of partners", {"discounts.txt": table(now.discounts)})
+            experiment = filled(_ROUND, {"step": 3 * now.step})
+            commit("Try larger steps", {f"{names.lib}/round.awk": experiment}, "larger-steps", "refs/heads/main")
+        if place == 15:
+            commit("Charge kinds without an entry", {f"{names.lib}/surcharge.awk": _SURCHARGE})
+            commit("Quote with the program of a tag", {"tools/at.sh": _AT})
+    # The branch began before the release, and was merged after it.
+    zone_file = {f"zones/{names.branch}.txt": zones[names.branch]}
+    commit(f"Add zone {names.branch}", zone_file, f"zone-{names.branch}", "refs/heads/main")
+    commit(f"Release {names.version}", {"VERSION": f"{names.version}\n"})
+    history.tag(names.version)
+    commit(f"Merge branch 'zone-{names.branch}'", zone_file, merge=f"zone-{names.branch}")
+    commit("Notes", {"docs/notes.md": notes(rng, "Notes", 8)})
+    commit(f"Surcharge for {names.island}", {"surcharges.txt": table(now.surcharges)})
+    commit("More notes", {"docs/old-notes.md": notes(rng, "Older notes", 8)})
+    return files, history, _questions(rng, own, tickets, zones)
+
+
+def _questions(
+    rng: random.Random, own: Sequence[str], tickets: Mapping[str, str], zones: Mapping[str, str]
+) -> list[Question]:
+    zone, other = rng.sample(own, 2)
+    line = rng.choice(zones[zone].splitlines()[1:])
+    rates = zones[other].splitlines()[0]
+    return [
+        Question(
+            "commit-of-line",
+            f"Which ticket (T-...) does the message of the commit name that introduced the place {line}?",
+            tickets[zone],
+            ["git log --oneline | head", f"git log --format=%s -S{line} | tail -1 | grep -o 'T-[0-9a-f]*'"],
+        ),
+        Question(
+            "commit-of-file",
+            f"Which ticket (T-...) introduced the zone whose first line is '{rates}'?",
+            tickets[other],
+            [
+                f"grep -lx '{rates}' zones/*",
+                f"git log --format=%s -- $(grep -lx '{rates}' zones/*) | tail -1 | grep -o 'T-[0-9a-f]*'",
+            ],
+        ),
+    ]
+
+
+def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> list[Fault]:
+    """Return the faults; each is about files of its own, so that any of them go together."""
+    looks, save = ["git status", "git log --oneline --graph --all | head -40"], "git commit -q --no-verify -m"
+    surcharge, deleted = f"{names.lib}/surcharge.awk", f"zones/{names.deleted}.txt"
+    branch, secret = f"zone-{names.branch}", f"key_live_{token(rng, 12)}"
+    markers = (
+        r"/^    return/{s/^/<<<<<<< HEAD\n/;s/$/\n=======\n    return surcharge_of[kind] + "
+        + str(rng.randint(2, 90))
+        + r"\n>>>>>>> bulky/}"
+    )
+    mixed = f"/{rng.choice(list(tariff.discounts))}/d"
+    newest = "git log -1 --format=%H --grep"
+    onto = "git -c rebase.autoStash=true rebase -q --onto"
+    island = f"^Surcharge for {names.island}"
+    return [
+        fault_of_command(
+            "bad-merge",
+            "Since the last merge, every quote ends with a syntax error.",
+            [*looks, f"cat {surcharge}"],
+            f"sed -i {quoted(markers)} {surcharge} && {save} \"Merge branch 'bulky'\" -- {surcharge}",
+            f"c=$({newest}=\"^Merge branch 'bulky'\") && git show $c^:{surcharge} > {surcharge} && "
+            f"{save} 'Resolve the conflict' -- {surcharge}",
+        ),
+        fault_of_command(
+            "reverted-fix",
+            "Quotes are no longer multiples of what the tills can charge. This had been repaired last year.",
+            [*looks, "git log --oneline --grep=Revert", f"cat {names.lib}/round.awk"],
+            f"git revert --no-edit $({newest}='^Round up to')",
+            f"git revert --no-edit $({newest}='^Revert .Round up to')",
+        ),
+        fault_of_command(
+            "unmerged-branch",
+            f"Places of the zone {names.branch} are not known to the program; the colleague says that it is all done.",
+            [*looks, "git branch -a --no-merged main"],
+            f"c=$({newest}=\"^Merge branch '{branch}'\") && {onto} $c^1 $c main",
+            f"git merge -q --no-edit --no-verify {branch}",
+        ),
+        fault_of_command(
+            "lost-commit",
+            f"The surcharge for {names.island} that was in use last week is gone, and git log does not know of it.",
+            [*looks, "git reflog", "git log --reflog --oneline | head"],
+            f"c=$({newest}='{island}') && {onto} $c^ $c main",
+            f"git cherry-pick $(git log --reflog -1 --format=%H --grep='{island}') ",
+        ),
+        fault_of_command(
+            "deleted-file",
+            f"Places that have always been served, such as those of {names.deleted}, are not known to the program.",
+            [*looks, "git log --diff-filter=D --summary | head -20"],
+            f"git rm -q {deleted} && {save} 'Tidy up' -- {deleted}",
+            f"git checkout -q $(git log -1 --diff-filter=D --format=%H -- {deleted})^ -- {deleted} && "
+            f"{save} 'Restore a zone' -- {deleted}",
+        ),
+        fault_of_command(
+            "moved-tag",
+            f"Customers who use {names.version} get the quotes of a much older version.",
+            [*looks, "git log --oneline --decorate | grep tag"],
+            f"git tag -f {names.version} v1.0",
+            f"git tag -f {names.version} $({newest}='^Release {names.version}')",
+        ),
+        fault_of_command(
+            "forgotten-stash",
+            "A partner pays the full price, though the discounts were completed yesterday, on this machine.",
+            [*looks, "git stash list", "git stash show -p"],
+            f"cp discounts.txt /tmp/discounts && sed -i {quoted(mixed)} discounts.txt && {save} 'Review discounts' -- "
+            "discounts.txt && cp /tmp/discounts discounts.txt && git stash push -q -- discounts.txt",
+            f"git stash pop -q && {save} 'Complete discounts' -- discounts.txt",
+        ),
+        fault_of_command(
+            "secret-in-tree",
+            "The scanner of the hosting company reports a live key in the files of the branch main.",
+            [*looks, "git grep -n key_live main"],
+            f"echo TOKEN={secret} > deploy.env && git add deploy.env && {save} 'Settings of uploads' -- deploy.env",
+            f"git rm -q deploy.env && {save} 'Remove a key' -- deploy.env",
+        ),
+        fault_of_command(
+            "overbroad-ignore",
+            "New files of zones are not offered for a commit.",
+            [*looks, "cat .gitignore"],
+            f"echo '*.t*' >> .gitignore && {save} 'Ignore more' -- .gitignore",
+            f"sed -i '/^\\*\\.t\\*$/d' .gitignore && {save} 'Ignore less' -- .gitignore",
+        ),
+        fault_of_command(
+            "local-exclude",
+            "On this machine, new files of zones are not offered for a commit.",
+            [*looks, "touch zones/new.txt; git check-ignore -v zones/new.txt; rm zones/new.txt"],
+            "mkdir -p .git/info && echo '/zones/' >> .git/info/exclude",
+            "sed -i '/^.zones.$/d' .git/info/exclude",
+        ),
+        fault_of_command(
+            "assume-unchanged",
+            f"Changes of the zone {zone} on this machine do not appear in git status.",
+            [*looks, "git ls-files -v | grep -v ^H"],
+            f"git update-index --assume-unchanged zones/{zone}.txt",
+            f"git update-index --no-assume-unchanged zones/{zone}.txt",
+        ),
+        fault_of_command(
+            "failing-hook",
+            "Nothing can be committed on this machine.",
+            [*looks, "ls -l .git/hooks", "cat .git/hooks/pre-commit"],
+            "mkdir -p .git/hooks && printf '#!/bin/sh\\nexec tools/lint.sh\\n' > .git/hooks/pre-commit && "
+            "chmod +x .git/hooks/pre-commit",
+            "rm .git/hooks/pre-commit",
+        ),
+        fault_of_command(
+            "export-ignore",
+            "The archives of new releases quote nothing for some places. In the working copy all is well.",
+            [*looks, "cat .gitattributes"],
+            f"echo 'zones/{zone[:3]}* export-ignore' >> .gitattributes && git add .gitattributes && "
+            f"{save} 'Smaller archives' -- .gitattributes",
+            f"git rm -q .gitattributes && {save} 'All files in archives' -- .gitattributes",
+        ),
+    ]
+
+
+def _quotes(rng: random.Random, name: str, command: str, tariff: _Tariff, must: Sequence[str], names: _Names) -> Check:
+    """Draw parcels; compute their quotes from the tariff. Each place, kind and partner is among them."""
+    lines, answers = [], []
+    kinds = [*tariff.surcharges, names.island, token(rng)]
+    partners = [*tariff.discounts, token(rng)]
+    places = [*tariff.places, *must, f"{token(rng)}-1"]
+    rng.shuffle(places)
+    for number, place in enumerate(places):
+        reference, grams = token(rng), rng.choice([1000 * rng.randint(1, 9), rng.randint(1, 9999)])
+        kind, partner = kinds[number % len(kinds)], partners[number % len(partners)]
+        lines.append(f"{reference} {place} {grams} {kind} {partner}")
+        answers.append(f"{reference} {tariff.quote(place, grams, kind, partner)}")
+    return Check(name, f"{command} < $IN/parcels.txt", "\n".join(answers), {"parcels.txt": "\n".join(lines) + "\n"})
+
+
+def _status(rng: random.Random, zone: str) -> Check:
+    """Draw a new zone: git offers it and a change for a commit, commits them, and has no key."""
+    new, message = f"zones/{token(rng)}.txt", f"Zone {token(rng)}"
+    changed = f"zones/{zone}.txt"
+    command = (
+        f"cp $IN/zone.txt {new}; echo {token(rng)} >> {changed}; git status --porcelain -- {new} {changed}; "
+        f"git add {new}; git commit -q -m '{message}' -- {new}; git log -1 --format=%s; git grep -cE key_live_ main"
+    )
+    inputs = {"zone.txt": f"{rng.randint(100, 999)} {rng.randint(10, 99)}\n{token(rng)}\n"}
+    return Check("commit", command, f"M {changed}\n?? {new}\n{message}", inputs)
