@@ -291,7 +291,7 @@ _EDITS = (
 
 def draw(rng: random.Random) -> Project:
     """Draw a project: folders, limits, a table of jobs, and the manifests of earlier backups."""
-    names = {
+    names: dict[str, int | str] = {
         "lib": rng.choice(["lib", "share", "functions"]),
         "etc": rng.choice(["etc", "conf", "settings"]),
         "newest": rng.randint(3, 6),

@@ -396,10 +396,10 @@ def _check(rng: random.Random, name: str, names: Mapping[str, str]) -> Check:
     unknown = rng.randint(1, 3)
     strangers = [(900 + place, 99, f"{month}-10 10:00", "", 0) for place in range(unknown)]
     order = names["order"]
-    payments = [(reference, entry.number, cents) for entry in orders for reference, cents in entry.payments]
+    rows = [(reference, entry.number, cents) for entry in orders for reference, cents in entry.payments]
 
-    def amounts(rows: Sequence[tuple[str, int, int]]) -> str:
-        return _table(["reference", order, "cents"], [(*row[:2], f"{row[2] / 100:.2f}") for row in rows])
+    def amounts(part: Sequence[tuple[str, int, int]]) -> str:
+        return _table(["reference", order, "cents"], [(*row[:2], f"{row[2] / 100:.2f}") for row in part])
 
     own = [(entry.number, entry.customer, entry.placed, entry.coupon, entry.cancelled) for entry in orders]
     inputs = {
@@ -411,14 +411,14 @@ def _check(rng: random.Random, name: str, names: Mapping[str, str]) -> Check:
         "lines.csv": _table(
             [order, "product", "pieces"], [(entry.number, *line) for entry in orders for line in entry.lines]
         ),
-        "payments1.csv": amounts(payments[: len(payments) // 2 + 3]),
-        "payments2.csv": amounts(payments[len(payments) // 2 :]),
+        "payments1.csv": amounts(rows[: len(rows) // 2 + 3]),
+        "payments2.csv": amounts(rows[len(rows) // 2 :]),
         "refunds.csv": _table(
             ["reference", "cents"], [(reference, f"{cents / 100:.2f}") for reference, cents in refunds]
         ),
     }
     expected = [f"rejected {unknown}", *_expected(names, month, customers, products, orders)]
-    balance = sum(cents for _, _, cents in payments) - sum(cents for _, cents in refunds)
+    balance = sum(cents for _, _, cents in rows) - sum(cents for _, cents in refunds)
     expected = [str(balance) if line == "BALANCE" else line for line in expected]
     return Check(name, f"bin/shop $IN {month}", "\n".join(expected), inputs)
 
