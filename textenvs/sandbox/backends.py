@@ -77,7 +77,7 @@ def make_shell_job(argv: Sequence[str], limits: ShellLimits, *, proc: bool) -> d
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": "namespaces", "rlimits": rlimits, "program": None, "stdin": b"", "channel": None}
     job |= {"proc": proc, "shell": True, "argv": list(argv), "disk": limits.disk_mb << 20}
-    return job | layout.shell_layout() | _confined("namespaces", limits, rlimits)
+    return job | layout.shell_layout() | _confined("namespaces", limits, rlimits) | {"inodes": limits.files}
 
 
 def _confined(

@@ -124,6 +124,7 @@ class ShellLimits(Limits):
     Args:
         memory_mb: MiB of memory of one process (data, not address space), and of all of them together.
         disk_mb: MiB of all files together, and of each, in blocks of 4 KiB. What is beyond is not kept.
+        files: How many files, folders and links there may be; more cannot be made.
         output_bytes: Bytes of the output that are kept: of its beginning and of its end, one half each.
     """
 
@@ -132,6 +133,7 @@ class ShellLimits(Limits):
     memory_mb: int = 512
     processes: int = 48
     disk_mb: int = 32
+    files: int = 4096
     open_files: int = 256
     output_bytes: int = 65_536
 

@@ -19,6 +19,10 @@ from ...sandbox.shell import CLOCK_S
 _CHECK_CPU_S, _CHECK_S = 3, 10.0
 
 
+#: MiB and files for the inputs of a check, beside those of the project.
+_INPUTS_MB, _INPUT_FILES = 8, 1024
+
+
 @dataclass(frozen=True)
 class Check:
     """A command in the project's folder, and what it must print.
@@ -212,7 +216,10 @@ async def _passes(shell: Shell, work: Tree, check: Check) -> bool:
     state = ShellState.of(work)
     entries = Tree.of(inputs, folders=("tmp/in",), mtime_ns=CLOCK_S * 10**9)
     command = f"exec </dev/null 2>/dev/null; ulimit -t {_CHECK_CPU_S}; export IN=/tmp/in\n{check.command}"
-    _, result = await shell.run(ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S)
+    # More room than the policy has: one that fills its disk must not keep its project from being checked.
+    limits = shell.limits
+    roomy = Shell(replace(limits, disk_mb=limits.disk_mb + _INPUTS_MB, files=limits.files + _INPUT_FILES))
+    _, result = await roomy.run(ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S)
     return not result.omitted and _normal(result.output) == _normal(check.expected)
 
 
