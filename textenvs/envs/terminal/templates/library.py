@@ -463,7 +463,7 @@ def _slots(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def _texts(rng: random.Random) -> list[tuple[str, str]]:
-    major, minor = rng.randint(1, 3), rng.randint(10, 99)
+    major, minor = rng.randint(1, 3), rng.randint(10, 89)  # as text it is less than 9
     name = person(rng)
     rows = [[rng.choice(CITIES), token(rng, rng.randint(2, 9)), "x" * rng.randint(3, 4)] for _ in range(3)]
     rows.append(["a", "bb" * 8, "c"])
