@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..project import Check, Fault, Project, edit
+from ..project import Check, Fault, Project, Question, edit, quoted
 
 _CLEAN = '''"""Read readings: drop bad rows, convert units."""
 import csv
@@ -155,7 +155,41 @@ def draw(rng: random.Random) -> Project:
     ]
     about = "`./run.sh FILES` reads files of readings, drops rows that are not valid, and prints the largest sums."
     fixed = frozenset(path for path in files if path.startswith("data/"))
-    return Project(about, files, faults, checks, {"run.sh": 0o755}, fixed=fixed)
+    questions = _questions({path: files[path] for path in sorted(fixed)}, factor, high)
+    return Project(about, files, faults, checks, {"run.sh": 0o755}, fixed=fixed, questions=questions)
+
+
+def _questions(data: Mapping[str, str], factor: float, high: float) -> list[Question]:
+    """Return questions about all files of readings."""
+    rows = [(path, *line.split(";")) for path, text in data.items() for line in text.splitlines()[1:]]
+    raw = [(path, place, int(value)) for path, _, place, value in rows if value]
+    dropped = [value for *_, value in raw if value * factor > high]
+    sums = dict[str, int]()
+    for path, place, value in raw:
+        if place == "Bern":
+            sums[path] = sums.get(path, 0) + value
+    first, second = sorted(sums, key=lambda path: (-sums[path], path))[:2]
+    over = f'FNR > 1 && $3 != "" && $3 * {factor} > {high} {{ s += $3; n++ }} END {{ printf "%d %d\\n", s, n }}'
+    bern = '$2 == "Bern" { s[FILENAME] += $3 } END { for (f in s) printf "%s %d\\n", f, s[f] }'
+    return [
+        Question(
+            "sum-of-dropped",
+            f"Some raw values in `data/` are above the limit of {high} after the conversion by {factor}. What is their "
+            "sum, and how many are they? Answer with the two numbers.",
+            f"{sum(dropped)} {len(dropped)}",
+            ["head -3 data/day000.csv", f"awk -F';' {quoted(over)} data/*"],
+        ),
+        Question(
+            "largest-files-of-place",
+            "Which two files of `data/` have the largest sums of raw values from Bern, dropped or not (of equal ones "
+            "the first by name)? Answer with path and sum of the one, then of the other.",
+            f"{first} {sums[first]} {second} {sums[second]}",
+            [
+                "head -3 data/day000.csv",
+                f"awk -F';' {quoted(bern)} data/* | LC_ALL=C sort -k2,2nr -k1,1 | head -2 | paste -sd' '",
+            ],
+        ),
+    ]
 
 
 def _readings(
