@@ -104,6 +104,7 @@ def run(family: str, method: str, seed: int, options: argparse.Namespace) -> Non
     words = (*FAMILIES[family].env, *FAMILIES[family].common, *TRAIN, *options.overrides)
     place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
     row: dict[str, Any] = {"family": family, "method": method, "seed": seed, "overrides": options.overrides}
+    row["start"] = options.start
     if method == "sft":
         if not curves.measured(folder):
             model = sft_of_same_seconds(family, seed, start, options)

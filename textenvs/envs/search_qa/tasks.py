@@ -30,7 +30,7 @@ _NAMES, _WORDS, _KINDS = _DATA["names"], _DATA["words"], _DATA["kinds"]
 #: One name in this many is held out for the test split.
 _HELD_OUT = 4
 
-#: Of a fact, with the question's own.
+#: Values of a fact, with that of the task.
 _TWINS = 7
 #: How many towns a world of each level has; as many companies and books, and three times as many people.
 _TOWNS: dict[str, int] = {"easy": 4, "medium": 6, "hard": 8}

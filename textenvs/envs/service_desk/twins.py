@@ -13,7 +13,7 @@ from .scenario import Scenario, scenario_of
 from .shop_rules import decide
 from .tasks import settle, task_of
 
-#: Of a fact, with the task's own.
+#: Values of a fact, with that of the task.
 _TWINS = 7
 #: Other values: days between two dates of an order, and cents that are added to an amount.
 _DAYS = (1, 3, 5, 8, 12, 16, 20, 24, 28, 33, 40, 55)

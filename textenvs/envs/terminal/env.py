@@ -239,9 +239,12 @@ class Terminal(ToolEnv[TerminalState]):
         assignment, key = self.assignment, self.task.key
         project, drawn = assignment.project, inputs or Random(f"terminal/turns/{key}")
         try:
-            passing = (await averify(self.shell, work, project, drawn, one_input=inputs is None)).values()
+            verified = await averify(
+                self.shell, work, project, drawn, one_input=inputs is None, beginning=self.state.beginning
+            )
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
+        passing = verified.values()
         if all(passing):
             return 1.0
         if not project.is_kept(work):
@@ -279,8 +282,8 @@ class Terminal(ToolEnv[TerminalState]):
         return replace(task, ground_truth=answer[::-1] if answer != answer[::-1] else f"{answer}0")
 
     def secrets(self) -> Sequence[str]:
-        """Return the kinds of the faults; the answer to a question is for the policy to find."""
-        return () if self.state.task is None or self.assignment.question else (str(self.task.ground_truth),)
+        """Return the repairs of the faults; the answer to a question is for the policy to find."""
+        return () if self.state.task is None else tuple(fault.repair for fault in self.assignment.faults)
 
     def conversation_score(self) -> Mapping[str, float]:
         """Return the share of the task that is done, from 0 to 1, as it was measured last."""

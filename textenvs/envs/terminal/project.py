@@ -7,18 +7,21 @@ computed here, and never enters a sandbox.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 
 from ...event_loop import together, wait_for
-from ...sandbox import Shell, ShellState, Tree
+from ...sandbox import SandboxFailure, Shell, ShellState, Tree
+from ...sandbox.result import ShellLimits
 from ...sandbox.shell import CLOCK_S
 
-#: CPU seconds of a process of a check, and seconds of a check: its time depends on what else the machine does.
-_CHECK_CPU_S, _CHECK_S = 3, 10.0
-
-
+#: CPU seconds of a process of a check.
+_CHECK_CPU_S = 3
+#: Seconds of a check, which depend on what else the machine does.
+_CHECK_S = 10.0
 #: MiB and files for the inputs of a check, beside those of the project.
 _INPUTS_MB, _INPUT_FILES = 8, 1024
 
@@ -55,7 +58,7 @@ class Edit:
             f"import pathlib; p = pathlib.Path({self.path!r}); t = p.read_text(encoding='utf-8'); "
             f"p.write_text(t.replace({self.new!r}, {self.old!r}, 1), encoding='utf-8')"
         )
-        return f"python3 -c {quoted(script)}"
+        return f"python3 -c {quote(script)}"
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ class Project:
         setup: A shell command that finishes the project, for example its history; run once, before the faults.
         fixed: Files that no repair may change.
         questions: What can be asked about it.
+        later: A shell command for what others did since; run after the faults.
+        keeps_history: Whether all checks fail where the first tip of git's branch ``main`` is no ancestor of the last.
     """
 
     about: str
@@ -130,6 +135,8 @@ class Project:
     setup: str = ""
     fixed: frozenset[str] = frozenset()
     questions: Sequence[Question] = ()
+    later: str = ""
+    keeps_history: bool = False
 
     def is_kept(self, work: Tree) -> bool:
         """Return whether the files that no repair may change have their contents in ``work``."""
@@ -150,8 +157,9 @@ class Project:
         """Return the shell's state in which this project has these faults.
 
         Raises:
-            ValueError: A fault does not fit to the others: its text is not there once, or its file is not there.
-            SandboxFailure: A command could not be run.
+            ValueError: A fault does not fit to the others: its text is not there once, its file is not there, or its
+                command fails.
+            SandboxFailure: A command could not be run to its end.
         """
         return wait_for(self.astate(shell, faults))  # type: ignore[arg-type]  # mypy finds no T for ShellState
 
@@ -160,11 +168,18 @@ class Project:
         state = await _ran(shell, ShellState.of(Tree.of(self.files, modes=self.modes)), self.setup)
         for fault in faults:
             state = await _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
+        state = await _ran(shell, ShellState.of(state.project), self.later)
         return ShellState.of(state.project)
 
 
 def verify(
-    shell: Shell, work: Tree, project: Project, rng: random.Random, *, one_input: bool = False
+    shell: Shell,
+    work: Tree,
+    project: Project,
+    rng: random.Random,
+    *,
+    one_input: bool = False,
+    beginning: Tree | None = None,
 ) -> dict[str, bool]:
     """Run the checks on copies of ``work``, each in a new sandbox; return which pass, by name.
 
@@ -177,20 +192,31 @@ def verify(
         project: What is checked.
         rng: Draws the inputs.
         one_input: Run no other check than the first with the same command; the others have its result.
+        beginning: The project's files when the episode began, for a history that is kept; ``work`` by default.
 
     Raises:
         SandboxFailure: A check could not be run.
     """
-    return wait_for(averify(shell, work, project, rng, one_input=one_input))
+    return wait_for(averify(shell, work, project, rng, one_input=one_input, beginning=beginning))
 
 
 async def averify(
-    shell: Shell, work: Tree, project: Project, rng: random.Random, *, one_input: bool = False
+    shell: Shell,
+    work: Tree,
+    project: Project,
+    rng: random.Random,
+    *,
+    one_input: bool = False,
+    beginning: Tree | None = None,
 ) -> dict[str, bool]:
     """Return what :func:`verify` does."""
     checks = project.checks(rng)
     if not project.is_kept(work):
         return {check.name: False for check in checks}
+    if project.keeps_history:
+        tip = ((beginning or work).text(".git/refs/heads/main") or "0").strip()
+        kept = f"GIT_NO_REPLACE_OBJECTS=1 git merge-base --is-ancestor {tip} main || exit\n"
+        checks = [replace(check, command=f"{kept}{check.command}") for check in checks]
     by_command: dict[str, list[Check]] = {}
     for check in checks:
         by_command.setdefault(check.command, []).append(check)
@@ -216,30 +242,32 @@ async def _passes(shell: Shell, work: Tree, check: Check) -> bool:
     state = ShellState.of(work)
     entries = Tree.of(inputs, folders=("tmp/in",), mtime_ns=CLOCK_S * 10**9)
     command = f"exec </dev/null 2>/dev/null; ulimit -t {_CHECK_CPU_S}; export IN=/tmp/in\n{check.command}"
-    # More room than the policy has: one that fills its disk must not keep its project from being checked.
-    limits = shell.limits
-    roomy = Shell(replace(limits, disk_mb=limits.disk_mb + _INPUTS_MB, files=limits.files + _INPUT_FILES))
-    _, result = await roomy.run(ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S)
+    _, result = await _check_shell(shell.limits).run(
+        ShellState(state.tree.changed(dict(entries))), command, timeout_s=_CHECK_S
+    )
     return not result.omitted and _normal(result.output) == _normal(check.expected)
+
+
+@functools.cache
+def _check_shell(limits: ShellLimits) -> Shell:
+    """Return the shell of checks: with limits of its own, and more room than the policy's, which may be full."""
+    return Shell(ShellLimits(disk_mb=limits.disk_mb + _INPUTS_MB, files=limits.files + _INPUT_FILES))
 
 
 def edit(kind: str, symptom: str, path: str, old: str, new: str, *, looks: Sequence[str] = ()) -> Fault:
     """Return the fault of one changed place in a file."""
     change = Edit(path, old, new)
-    return Fault(kind, symptom, [*looks, f"cat {quoted(path)}"], change.undo, [change])
-
-
-def quoted(text: str) -> str:
-    """Return a word of shell that stands for this text."""
-    return "'" + text.replace("'", "'\\''") + "'"
+    return Fault(kind, symptom, [*looks, f"cat {quote(path)}"], change.undo, [change])
 
 
 async def _ran(shell: Shell, state: ShellState, command: str) -> ShellState:
     if not command:
         return state
     after, result = await shell.run(state, command)
+    if result.status == "error":
+        raise ValueError(f"a command of a template failed: {command}\n{result.describe()}")
     if result.status != "ok":
-        raise RuntimeError(f"a command of a template failed: {command}\n{result.describe()}")
+        raise SandboxFailure(f"a command of a template was stopped: {command}\n{result.describe()}")
     return after
 
 

@@ -81,7 +81,7 @@ def test_commands_that_only_read_cost_no_verification(monkeypatch):
 def test_last_inputs_come_from_the_episodes_randomness(monkeypatch):
     drawn = []
 
-    async def spy(shell, work, project, rng, *, one_input):
+    async def spy(shell, work, project, rng, *, one_input, beginning):
         drawn.append((one_input, rng.getrandbits(64)))
         return {"a": True}
 

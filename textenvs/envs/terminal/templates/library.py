@@ -356,7 +356,7 @@ def draw(rng: random.Random) -> Project:
     fixed = frozenset(path for path in files if path.startswith("bookings/"))
 
     def checks(fresh: random.Random) -> Sequence[Check]:
-        return [_check(fresh, f"commands{number}", names) for number in range(2)]
+        return [_check(fresh, "commands", names, fails=True), _check(fresh, "right commands", names, fails=False)]
 
     about = (
         f"`./{package} FILE` runs commands of the package `{library}`, one a line, for the booking of {room}s: see "
@@ -395,8 +395,11 @@ def _import_faults(names: Mapping[str, object], looks: Sequence[str]) -> list[Fa
     ]
 
 
-def _check(rng: random.Random, name: str, names: Mapping[str, object]) -> Check:
-    """Draw commands, with those that need care always among them; compute the answers with the standard library."""
+def _check(rng: random.Random, name: str, names: Mapping[str, object], *, fails: bool) -> Check:
+    """Draw commands, with those that need care always among them; compute the answers with the standard library.
+
+    ``fails`` is whether one of them does not exist.
+    """
     percent, limit = int(str(names["percent"])), int(str(names["from_nights"]))
     century = rng.choice([1700, 1800, 1900])
     dialogue = [("leap 2000", "yes"), (f"leap {century}", "no"), ("leap 2024", "yes"), ("leap 2023", "no")]
@@ -425,11 +428,12 @@ def _check(rng: random.Random, name: str, names: Mapping[str, object]) -> Check:
     refund = rng.randint(1, 99) * 100
     dialogue.append((f"price -{refund / 100:.2f} 1", f"-{refund / 100:.2f}"))
     dialogue += _slots(rng) + _texts(rng)
-    dialogue.append((f"{token(rng)} 1", "error: no such command: "))
+    if fails:
+        dialogue.append((f"{token(rng)} 1", "error: no such command: "))
     rng.shuffle(dialogue)
     answers = [text + line.split()[0] if text.endswith("command: ") else text for line, text in dialogue]
     inputs = {"commands.txt": "\n".join(line for line, _ in dialogue) + "\n"}
-    return Check(name, f"./{names['package']} $IN/commands.txt", "\n".join([*answers, "status 2"]), inputs)
+    return Check(name, f"./{names['package']} $IN/commands.txt", "\n".join([*answers, f"status {2 * fails}"]), inputs)
 
 
 def _slots(rng: random.Random) -> list[tuple[str, str]]:

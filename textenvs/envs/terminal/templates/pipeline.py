@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
-from ..project import Check, Fault, Project, Question, edit, quoted
+from ..project import Check, Fault, Project, Question, edit
 
 _CLEAN = '''"""Read readings: drop bad rows, convert units."""
 import csv
@@ -177,7 +178,7 @@ def _questions(data: Mapping[str, str], factor: float, high: float) -> list[Ques
             f"Some raw values in `data/` are above the limit of {high} after the conversion by {factor}. What is their "
             "sum, and how many are they? Answer with the two numbers.",
             f"{sum(dropped)} {len(dropped)}",
-            ["head -3 data/day000.csv", f"awk -F';' {quoted(over)} data/*"],
+            ["head -3 data/day000.csv", f"awk -F';' {quote(over)} data/*"],
         ),
         Question(
             "largest-files-of-place",
@@ -186,7 +187,7 @@ def _questions(data: Mapping[str, str], factor: float, high: float) -> list[Ques
             f"{first} {sums[first]} {second} {sums[second]}",
             [
                 "head -3 data/day000.csv",
-                f"awk -F';' {quoted(bern)} data/* | LC_ALL=C sort -k2,2nr -k1,1 | head -2 | paste -sd' '",
+                f"awk -F';' {quote(bern)} data/* | LC_ALL=C sort -k2,2nr -k1,1 | head -2 | paste -sd' '",
             ],
         ),
     ]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
-from ..project import Check, Fault, Project, Question, quoted
+from ..project import Check, Fault, Project, Question
 from .parts import CITIES, COLOURS, GOODS, TOWNS, fault_of_command, filled, notes, person, token
 
 _QUOTE = """#!/bin/sh
@@ -121,13 +122,14 @@ class _Tariff:
 
 @dataclass(frozen=True)
 class _Names:
-    """Zones that faults are about, and the island's kind of parcel."""
+    """Zones that faults are about, the island's kind of parcel, and the zone whose rates others raise at the end."""
 
     deleted: str
     branch: str
     island: str
     version: str
     lib: str
+    raised: str
 
 
 def draw(rng: random.Random) -> Project:
@@ -135,7 +137,7 @@ def draw(rng: random.Random) -> Project:
     lib, step = rng.choice(["lib", "awk", "src"]), rng.choice([5, 10, 20])
     zones = rng.sample([f"{colour}-{number}" for colour in COLOURS for number in range(1, 4)], rng.randint(24, 34))
     kinds, partners = rng.sample(GOODS, 4), [token(rng, 5) for _ in range(4)]
-    names = _Names(zones[3], zones[-1], kinds[-1], f"v{rng.randint(2, 4)}.{rng.randint(0, 9)}", lib)
+    names = _Names(zones[3], zones[-1], kinds[-1], f"v{rng.randint(2, 4)}.{rng.randint(0, 9)}", lib, zones[7])
     places, texts = dict[str, tuple[int, int]](), dict[str, str]()
     of_zone = dict[str, list[str]]()
     for number, zone in enumerate(zones):
@@ -145,7 +147,9 @@ def draw(rng: random.Random) -> Project:
         places |= dict.fromkeys(of_zone[zone], (base, kilogram))
     surcharges = {"other": rng.randint(51, 99)} | {kind: rng.randint(101, 999) for kind in kinds}
     discounts = {partner: rng.randint(5, 30) for partner in partners}
-    now = _Tariff(places, surcharges, discounts, step)
+    raised = names.raised  # since the faults were made
+    rates = (places[of_zone[raised][0]][0] + rng.randint(11, 99), places[of_zone[raised][0]][1] + rng.randint(11, 99))
+    now = _Tariff(places | dict.fromkeys(of_zone[raised], rates), surcharges, discounts, step)
     before = _Tariff(
         {place: rates for place, rates in places.items() if place not in of_zone[names.branch]},
         {kind: cents for kind, cents in surcharges.items() if kind != names.island},
@@ -155,7 +159,7 @@ def draw(rng: random.Random) -> Project:
     files, history, questions = _commits(rng, names, texts, now, before)
 
     def checks(fresh: random.Random) -> Sequence[Check]:
-        must = [of_zone[names.deleted][0], of_zone[names.branch][1]]
+        must = [of_zone[names.deleted][0], of_zone[names.branch][1], of_zone[raised][2]]
         return [
             _quotes(fresh, "quotes", "./quote.sh", now, must, names),
             _quotes(fresh, "archive", _ARCHIVE, now, must, names),
@@ -168,7 +172,22 @@ def draw(rng: random.Random) -> Project:
         "the branch `main`, so a repair of a tracked file is committed there. History is never rewritten."
     )
     modes = {path: 0o755 for path in files if path.endswith(".sh")}
-    return Project(about, files, _faults(rng, names, zones[5], now), checks, modes, history.setup, questions=questions)
+    file = f"zones/{raised}.txt"
+    later = (
+        f"sed -i '1s/.*/{rates[0]} {rates[1]}/' {file} && "
+        f"git commit -q --no-verify -m 'New rates of zone {raised} (T-{token(rng)})' -- {file}"
+    )
+    return Project(
+        about,
+        files,
+        _faults(rng, names, zones[5], now),
+        checks,
+        modes,
+        history.setup,
+        questions=questions,
+        later=later,
+        keeps_history=True,
+    )
 
 
 _ARCHIVE = "mkdir /tmp/released && git archive main | tar -x -C /tmp/released && /tmp/released/quote.sh"
@@ -226,7 +245,7 @@ def _commits(
     commit("Notes", {"docs/notes.md": notes(rng, "Notes", 8)})
     commit(f"Surcharge for {names.island}", {"surcharges.txt": table(now.surcharges)})
     commit("More notes", {"docs/old-notes.md": notes(rng, "Older notes", 8)})
-    return files, history, _questions(rng, own, tickets, zones)
+    return files, history, _questions(rng, [zone for zone in own if zone != names.raised], tickets, zones)
 
 
 def _questions(
@@ -273,7 +292,7 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> li
             "bad-merge",
             "Since the last merge, every quote ends with a syntax error.",
             [*looks, f"cat {surcharge}"],
-            f"sed -i {quoted(markers)} {surcharge} && {save} \"Merge branch 'bulky'\" -- {surcharge}",
+            f"sed -i {quote(markers)} {surcharge} && {save} \"Merge branch 'bulky'\" -- {surcharge}",
             f"c=$({newest}=\"^Merge branch 'bulky'\") && git show $c^:{surcharge} > {surcharge} && "
             f"{save} 'Resolve the conflict' -- {surcharge}",
         ),
@@ -317,7 +336,7 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> li
             "forgotten-stash",
             "A partner pays the full price, though the discounts were completed yesterday, on this machine.",
             [*looks, "git stash list", "git stash show -p"],
-            f"cp discounts.txt /tmp/discounts && sed -i {quoted(mixed)} discounts.txt && {save} 'Review discounts' -- "
+            f"cp discounts.txt /tmp/discounts && sed -i {quote(mixed)} discounts.txt && {save} 'Review discounts' -- "
             "discounts.txt && cp /tmp/discounts discounts.txt && git stash push -q -- discounts.txt",
             f"git stash pop -q && {save} 'Complete discounts' -- discounts.txt",
         ),

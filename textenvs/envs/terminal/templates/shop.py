@@ -11,8 +11,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
-from ..project import Check, Fault, Project, Question, quoted
+from ..project import Check, Fault, Project, Question
 from .parts import CITIES, GOODS, fault_of_command, faults_of, filled, notes, person, token
 
 _SHOP = """#!/bin/sh
@@ -337,7 +338,7 @@ def _file_faults(rng: random.Random, names: Mapping[str, str], looks: Sequence[s
             "The import ends with an error: a column does not exist.",
             [*looks, "ls migrations"],
             f"rm migrations/{lost}.sql",
-            f"echo {quoted(text)} > migrations/{lost}.sql",
+            f"echo {quote(text)} > migrations/{lost}.sql",
         ),
         Fault(
             "lost-index",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 
-from ..project import Check, Fault, Project, Question, quoted
+from ..project import Check, Fault, Project, Question
 from .parts import COLOURS, GOODS, faults_of, filled, notes, token
 
 _MAKEFILE = """# Builds the site. Usage: make [SRC=@pages@] [OUT=public]
@@ -379,7 +380,7 @@ def draw(rng: random.Random) -> Project:
         "missing-asset",
         "make ends with an error about a file, or the pages have no logo.",
         looks,
-        f"printf %s {quoted(files[logo])} > {logo}",
+        f"printf %s {quote(files[logo])} > {logo}",
         removed=[logo],
     )
 
