@@ -375,7 +375,7 @@ def _check(rng: random.Random, name: str, names: Mapping[str, str]) -> Check:
     month, series = f"{year}-{number:02}", names["series"]
     cities = rng.sample(CITIES, 3)
     customers = [(identity, person(rng), cities[identity % 3]) for identity in range(1, 13)]
-    codes = [*(f"{series}_{token(rng, 4)}" for _ in range(5)), *(f"{series}{token(rng, 5)}" for _ in range(3))]
+    codes = [f"{series}{'_' if place < 5 else ''}{token(rng, 4)}{place}" for place in range(8)]  # all different
     products = [
         (code, rng.choice(GOODS), size, rng.randint(100, 300))
         for code, size in zip(codes, rng.sample([7, 8, 9, 10, 11, 12, 100, 110], 8), strict=True)
