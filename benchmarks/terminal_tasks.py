@@ -2,8 +2,8 @@
 
     python -m benchmarks.terminal_tasks [--tasks 20] [--templates pipeline ...]
 
-CPU milliseconds are those of this process and of all below it. `ls` and `touch` are steps in forks of the last task: the
-checks of its beginning are in the shell's cache after the first of these.
+CPU milliseconds are those of this process and of all below it. `ls` and `touch` are steps in forks of the last task:
+the checks of its beginning are in the shell's cache after the first of these.
 """
 
 from __future__ import annotations
