@@ -27,8 +27,8 @@ GOALS: tuple[Goal, ...] = ("repair", "question")
 _HELD_OUT = 4
 #: How often a task is a question where a project has some.
 _QUESTIONS = 0.25
-#: Projects that are drawn for a task until one fits, and those that a process keeps.
-_TRIES, _KEPT = 200, 256
+#: Projects that are drawn for a task until one fits, and those that a process keeps: up to 300 KB each.
+_TRIES, _CACHED = 200, 32
 _TEMPLATES_PART, _GOALS_PART = "templates=", "goals="
 #: Paths that are named in a request; of more, their number.
 _NAMED = 12
@@ -171,7 +171,7 @@ def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
     return assignment
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_CACHED)
 def assignment_of(key: str, attempt: int = 0) -> Assignment:
     """Return the assignment of a key: level, split, seed, perhaps templates and goals, number.
 
