@@ -48,7 +48,7 @@ MACHINES: tuple[str, ...] = tuple(_AUDIT)
 def _search(numbers: list[int], end: int) -> list[tuple[int, int, int, int]]:
     """Return a binary search among sorted numbers: it goes to ``end`` for one of these, and past it for others.
 
-    When a filter is set, the kernel runs it for every number that there is, so a list would take longer.
+    When a filter is set, the kernel runs it for every system call number, which takes longer with a list.
     """
     if len(numbers) <= 3:
         last = len(numbers) - 1
