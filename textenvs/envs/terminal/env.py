@@ -24,7 +24,7 @@ from ...tools.schema import MaxChars, ToolError, tool
 from ...tools.shell import HasShell, shell_tool
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
-from .project import averify
+from .project import verify
 from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
 
 #: How many replies there are.
@@ -159,7 +159,7 @@ class Terminal(ToolEnv[TerminalState]):
         for state.attempt in range(_DRAWS):
             assignment = assignment_of_task(task, state.attempt)
             try:
-                state.shell = await assignment.project.astate(self.shell, assignment.faults)
+                state.shell = await assignment.project.state(self.shell, assignment.faults)
             except ValueError:
                 continue
             except SandboxFailure as failure:
@@ -239,7 +239,7 @@ class Terminal(ToolEnv[TerminalState]):
         assignment, key = self.assignment, self.task.key
         project, drawn = assignment.project, inputs or Random(f"terminal/turns/{key}")
         try:
-            verified = await averify(
+            verified = await verify(
                 self.shell, work, project, drawn, one_input=inputs is None, beginning=self.state.beginning
             )
         except SandboxFailure as failure:

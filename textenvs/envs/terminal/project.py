@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from ...event_loop import together, wait_for
+from ...event_loop import together
 from ...sandbox import SandboxFailure, Shell, ShellState, Tree
 from ...sandbox.result import ShellLimits
 from ...sandbox.shell import CLOCK_S
@@ -145,15 +145,26 @@ class Project:
 
     def has_undone(self, fault: Fault, work: Tree) -> bool:
         """Return whether a fault's changes of files are taken back in ``work``; another repair of it is not seen."""
-        texts = [(work.text(edit.path) or "", edit) for edit in fault.edits]
         return (
-            all(edit.old in text and (edit.new in edit.old or edit.new not in text) for text, edit in texts)
+            all(self._has_undone_edit(edit, work.text(edit.path) or "") for edit in fault.edits)
             and all(path not in work for path in fault.added)
             and all(path in work and work.text(path) == self.files.get(path) for path in fault.removed)
             and all(path in work and work[path].mode == self.modes.get(path, 0o644) for path in fault.modes)
         )
 
-    def state(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
+    def _has_undone_edit(self, edit: Edit, text: str) -> bool:
+        """Return whether a text has all lines that an edit took away, and none of those that it wrote.
+
+        Where it only moved or repeated lines, the edit's own text decides.
+        """
+        before = self.files[edit.path].splitlines()
+        after = self.files[edit.path].replace(edit.old, edit.new).splitlines()
+        lines, gone, written = set(text.splitlines()), set(before) - set(after), set(after) - set(before)
+        if not gone and not written:
+            return edit.old in text and edit.new not in text
+        return lines.issuperset(gone) and lines.isdisjoint(written)
+
+    async def state(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
         """Return the shell's state in which this project has these faults.
 
         Raises:
@@ -161,10 +172,6 @@ class Project:
                 command fails.
             SandboxFailure: A command could not be run to its end.
         """
-        return wait_for(self.astate(shell, faults))  # type: ignore[arg-type]  # mypy finds no T for ShellState
-
-    async def astate(self, shell: Shell, faults: Sequence[Fault] = ()) -> ShellState:
-        """Return what :meth:`state` does."""
         state = await _ran(shell, ShellState.of(Tree.of(self.files, modes=self.modes)), self.setup)
         for fault in faults:
             state = await _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
@@ -172,7 +179,7 @@ class Project:
         return ShellState.of(state.project)
 
 
-def verify(
+async def verify(
     shell: Shell,
     work: Tree,
     project: Project,
@@ -197,19 +204,6 @@ def verify(
     Raises:
         SandboxFailure: A check could not be run.
     """
-    return wait_for(averify(shell, work, project, rng, one_input=one_input, beginning=beginning))
-
-
-async def averify(
-    shell: Shell,
-    work: Tree,
-    project: Project,
-    rng: random.Random,
-    *,
-    one_input: bool = False,
-    beginning: Tree | None = None,
-) -> dict[str, bool]:
-    """Return what :func:`verify` does."""
     checks = project.checks(rng)
     if not project.is_kept(work):
         return {check.name: False for check in checks}

@@ -16,6 +16,7 @@ from textenvs.envs.terminal import env as terminal_env
 from textenvs.envs.terminal import tasks as terminal_tasks
 from textenvs.envs.terminal.project import Check, Fault, Project, Question, edit
 from textenvs.envs.terminal.templates import TEMPLATES
+from textenvs.event_loop import wait_for
 from textenvs.sandbox import SandboxFailure, SandboxUnavailable
 from textenvs.sandbox import shell as shell_module
 from textenvs.sandbox.result import ShellLimits
@@ -71,7 +72,7 @@ def test_expert_solves_and_progress_sums_to_share(level):
 def test_commands_that_only_read_cost_no_verification(monkeypatch):
     env = make()
     env.reset(seed=0)
-    monkeypatch.setattr(terminal_env, "averify", None)
+    monkeypatch.setattr(terminal_env, "verify", None)
     for *_, info in play(env, run("ls; cat run.sh; touch /tmp/x; cd lib; x=1"), "words", run("pwd"), FINISH):
         assert info["metrics"]["verified"] == 0.0
         assert set(info["terms"].values()) == {0.0}
@@ -87,7 +88,7 @@ def test_last_inputs_come_from_the_episodes_randomness(monkeypatch):
 
     env = make()
     env.reset(seed=0)
-    monkeypatch.setattr(terminal_env, "averify", spy)
+    monkeypatch.setattr(terminal_env, "verify", spy)
     env.step(run("touch new"))
     turns = drawn[:]
     drawn.clear()
@@ -108,11 +109,11 @@ def test_failing_sandbox_is_a_failed_episode(monkeypatch):
     env = make()
     env.reset(seed=0)
     with monkeypatch.context() as patch:
-        patch.setattr(terminal_env, "averify", fails)
+        patch.setattr(terminal_env, "verify", fails)
         _, reward, terminated, truncated, info = env.step(WRITE("", [call("run", command="touch x"), call("finish")]))
     assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
     with monkeypatch.context() as patch:
-        patch.setattr(Project, "astate", fails)
+        patch.setattr(Project, "state", fails)
         with pytest.raises(EnvironmentFailure, match="no room"):
             env.reset(seed=0)
 
@@ -315,6 +316,6 @@ def test_expected_outputs_and_answers_differ_between_draws(name):
 def test_last_look_prints_the_answer(name):
     shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(0))
     for question in project.questions:
-        _, result = shell.run_now(project.state(shell), question.looks[-1])
+        _, result = shell.run_now(wait_for(project.state(shell)), question.looks[-1])
         assert question.answer in result.output
         assert question.answer not in project.about + question.text

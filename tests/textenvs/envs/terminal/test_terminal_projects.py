@@ -2,13 +2,15 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from shells import shell_of
 
-from textenvs.envs.terminal.project import verify
+from textenvs.envs.terminal.project import _changed, verify
 from textenvs.envs.terminal.templates import TEMPLATES
-from textenvs.sandbox import ShellState
+from textenvs.event_loop import wait_for
+from textenvs.sandbox import ShellState, Tree
 from textenvs.sandbox.result import ShellLimits
 
 
@@ -16,18 +18,22 @@ def contents(tree):
     return {path: (entry.kind, entry.content, entry.mode) for path, entry in tree.items()}
 
 
+def passes(*arguments):
+    return all(wait_for(verify(*arguments)).values())
+
+
 def audit(name, seed):
     """Check that a healthy project passes, each fault breaks it, its repair mends it, and questions have answers."""
     shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(seed))
-    healthy = project.state(shell)
-    assert all(verify(shell, healthy.project, project, random.Random(seed + 1)).values())
+    healthy = wait_for(project.state(shell))
+    assert passes(shell, healthy.project, project, random.Random(seed + 1))
     for fault in project.faults:
-        broken = project.state(shell, [fault])
-        assert not all(verify(shell, broken.project, project, random.Random(seed + 2)).values()), fault.kind
+        broken = wait_for(project.state(shell, [fault]))
+        assert not passes(shell, broken.project, project, random.Random(seed + 2)), fault.kind
         repaired, _ = shell.run_now(broken, fault.repair)
         # A repair that restores every file needs no second run of the checks.
         if contents(repaired.project) != contents(healthy.project):
-            assert all(verify(shell, repaired.project, project, random.Random(seed + 3)).values()), fault.kind
+            assert passes(shell, repaired.project, project, random.Random(seed + 3)), fault.kind
     for question in project.questions:
         state = ShellState.of(healthy.project)
         for command in question.looks:
@@ -38,6 +44,27 @@ def audit(name, seed):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_faults_break_and_repairs_mend(name):
     audit(name, 0)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_edits_are_undone_in_the_healthy_project_alone(name):
+    project = TEMPLATES[name](random.Random(3))
+    healthy = Tree.of(project.files, modes=project.modes)
+    for fault in project.faults:
+        if fault.edits and fault.command == "":
+            assert project.has_undone(fault, healthy), fault.kind
+            assert not project.has_undone(fault, _changed(healthy, fault)), fault.kind
+
+
+def test_job_behind_another_comment_is_still_disabled():
+    project = TEMPLATES["backups"](random.Random(0))
+    fault = next(fault for fault in project.faults if fault.kind == "disabled-job")
+    broken = _changed(Tree.of(project.files, modes=project.modes), fault)
+    [edit] = fault.edits
+    entry = broken[edit.path]
+    spaced = replace(entry, content=entry.content.replace(b"\n#", b"\n# "))
+    assert spaced != entry
+    assert not project.has_undone(fault, broken.changed({edit.path: spaced}))
 
 
 @pytest.mark.slow
@@ -65,10 +92,10 @@ def test_drawing_is_deterministic(name):
 def test_pairs_are_mended_in_either_order(name):
     shell, project, rng = shell_of(ShellLimits()), TEMPLATES[name](random.Random(1)), random.Random(2)
     pair = rng.sample(project.faults, 2)
-    broken = project.state(shell, pair)
-    assert not all(verify(shell, broken.project, project, rng).values())
+    broken = wait_for(project.state(shell, pair))
+    assert not passes(shell, broken.project, project, rng)
     for order in (pair, pair[::-1]):
         state = broken
         for fault in order:
             state, _ = shell.run_now(state, fault.repair)
-        assert all(verify(shell, state.project, project, rng).values()), [fault.kind for fault in order]
+        assert passes(shell, state.project, project, rng), [fault.kind for fault in order]

@@ -385,13 +385,19 @@ def _checks(rng: random.Random, site: _Site) -> list[Check]:
     lines += [_Line(3, low, paths[0], 200, 9) for _ in range(counted[high] - counted[low])]
     lines += [_Line(3, high, paths[0], 200, 9) for _ in range(counted[low] - counted[high])]
     rng.shuffle(lines)
-    cut = len(lines) // 3
-    inputs = {
-        "front.log": "".join(line.text(rng) + "\n" for line in lines[:cut]),
-        "mail relay.log": "".join(line.text(rng) + "\n" for line in lines[cut : 2 * cut]),
-        "old host (2).log": "".join(line.text(rng) + "\n" for line in lines[2 * cut :]),
-        "ignored.txt": f"/{token(rng)}\n/{ignored}",
-    }
+
+    def logs_of(lines: Sequence[_Line]) -> dict[str, str]:
+        parts = [lines[start::3] for start in range(3)]
+        names = ("front.log", "mail relay.log", "old host (2).log")
+        return {name: "".join(line.text(rng) + "\n" for line in part) for name, part in zip(names, parts, strict=True)}
+
+    inputs = logs_of(lines) | {"ignored.txt": f"/{token(rng)}\n/{ignored}"}
+    few = [_Line(rng.randint(0, 23), one, f"/{failing}", 500, rng.randint(9, 90)) for _ in range(allowed)]
+    few += [
+        _Line(rng.randint(0, 23), one, f"/{ignored}", 500, rng.randint(9, 90)),
+        *(line for line in lines[:9] if line.status < 500),
+    ]
+    errors = "bin/summary errors $IN; echo status $?"
     return [
         Check("hosts", "bin/summary hosts $IN", _host_counts(lines, site), inputs),
         Check(
@@ -400,7 +406,8 @@ def _checks(rng: random.Random, site: _Site) -> list[Check]:
             _hours(lines, site) + _slow(lines, site),
             inputs,
         ),
-        Check("errors", "bin/summary errors $IN; echo status $?", _errors(lines, ignored), inputs),
+        Check("errors", errors, _errors(lines, ignored, allowed), inputs),
+        Check("few errors", errors, _errors(few, ignored, allowed), {**inputs, **logs_of(few)}),
         _outages(rng),
     ]
 
@@ -428,9 +435,11 @@ def _slow(lines: Sequence[_Line], site: _Site) -> str:
     return "\n".join(f"{path} {value}" for path, value in ranked if value > site.number("slow_ms"))
 
 
-def _errors(lines: Sequence[_Line], ignored: str) -> str:
+def _errors(lines: Sequence[_Line], ignored: str, allowed: int) -> str:
     counts = Counter(line.path for line in lines if line.status >= 500 and line.path != f"/{ignored}")
-    return "\n".join([*(f"{path} {count}" for path, count in sorted(counts.items())), "status 3"])
+    return "\n".join(
+        [*(f"{path} {count}" for path, count in sorted(counts.items())), f"status {3 * (counts.total() > allowed)}"]
+    )
 
 
 def _outages(rng: random.Random) -> Check:

@@ -384,7 +384,7 @@ def _settings(rng: random.Random, shop: _Shop) -> dict[str, str]:
     defaults = {
         "page_size": shop.size + 2,
         "tax_percent": shop.tax - 5,
-        "currency": "XXX",
+        "currency": "ISK",
         "timeout": "2s",
         "show_hidden": "no",
         "shipping": 0,
