@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ EPISODES = 200  # of `make test-slow`, at every level, and where an attack was l
 FEW = 30  # at the first level and at the last
 # At the first alone: each episode runs programs, or many turns with a long search or a large database.
 FEWER = {
-    **{"textenv/agent": 10, "textenv/collab-code": 10, "textenv/math-python": 10},
+    **{"textenv/agent": 10, "textenv/collab-code": 10, "textenv/math-python": 10, "textenv/math-expression": 10},
     **{"textenv/search-qa": 10, "textenv/service-desk": 10, "textenv/collab-document": 10, "textenv/terminal": 3},
+    **{"textenv/worlds": 10, "textenv/worlds-web": 10, "textenv/textarena": 10, "textenv/gsm8k-tool": 10},
 }
+REHEARSED = 40  # of the expert's episodes, where an attack asks for hundreds: all of them in `make test-slow`
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 
@@ -66,9 +69,12 @@ def test_attacks_stay_below_the_expert(env_id):
     env = made(env_id)
     levels = env.levels or (None,)
     for level in dict.fromkeys((levels[0],) if env_id in FEWER else (levels[0], levels[-1])):
-        successes = failures(env, level, FEWER.get(env_id, FEW), env.attacks())
-        if successes:  # in few episodes an attack may be lucky
-            successes = failures(env, level, EPISODES, [attack for attack, _ in successes])
+        attacks = tuple(replace(attack, rehearse=min(attack.rehearse, REHEARSED)) for attack in env.attacks())
+        for episodes in (FEWER.get(env_id, FEW), 50, EPISODES):  # in few an attack may be lucky
+            successes = failures(env, level, episodes, attacks)
+            attacks = tuple(attack for attack, _ in successes)
+            if not attacks:
+                break
         assert not successes, level
 
 
