@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import re
 import tokenize
@@ -61,13 +62,18 @@ PHRASES = {
     r"whole numbers?": "integer",
     r"nobody's fault": "does not count against retries",
 }
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
 def modules_of(folder: str) -> list[tuple[Path, ast.Module, str]]:
     texts = [(path, path.read_text(encoding="utf-8")) for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [(path.relative_to(ROOT), ast.parse(text), text) for path, text in texts]
+    gc.disable()  # a tree is many objects, and no garbage
+    try:
+        return [(path.relative_to(ROOT), ast.parse(text), text) for path, text in texts]
+    finally:
+        gc.enable()
 
 
 def modules(*folders: str) -> Iterator[tuple[Path, ast.Module, str]]:
@@ -75,17 +81,32 @@ def modules(*folders: str) -> Iterator[tuple[Path, ast.Module, str]]:
         yield from modules_of(folder)
 
 
+@cache
+def definitions(tree: ast.Module) -> list[Definition]:
+    """A module's definitions, itself first: they are statements, in the bodies of others, and in no expression."""
+    found: list[Definition] = []
+    remaining: list[ast.AST] = [tree]
+    while remaining:
+        node = remaining.pop()
+        if isinstance(node, DEFINITIONS):
+            found.append(node)
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            block = getattr(node, name, ())
+            remaining += block if isinstance(block, list) else ()
+    return found
+
+
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, DEFINITIONS) and (text := ast.get_docstring(node)):
-            yield getattr(node, "lineno", 1), text
+    for node in definitions(tree):
+        if text := ast.get_docstring(node, clean=False):
+            yield getattr(node, "lineno", 1), text.lstrip()
 
 
 def code_lines(tree: ast.Module, text: str) -> tuple[int, list[tuple[int, str]]]:
     """The number of lines of code, without comments and docstrings, and the names in them with their lines."""
     documented: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, DEFINITIONS) and ast.get_docstring(node) is not None:
+    for node in definitions(tree):
+        if ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             documented.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -122,7 +143,7 @@ def test_identifiers_name_the_thing() -> None:
 def test_test_names_are_short() -> None:
     words: dict[str, int] = {}
     for path, tree, _ in modules("tests"):
-        for node in ast.walk(tree):
+        for node in definitions(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 words[f"{path}:{node.lineno}: {node.name}"] = len(node.name.split("_")) - 1
     long = [place for place, count in words.items() if count > 8]
