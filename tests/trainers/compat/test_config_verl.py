@@ -329,7 +329,7 @@ def test_every_verl_key_is_answered(schema):
     """It becomes a setting of ours, or is in a line, or is refused by name; it never just disappears."""
     table, keys = TABLES[schema], all_keys(schema)
     free = tuple(f"{name}." for name, key in keys.items() if key.free_form)
-    for name, value in itertools.product(table.rules, [1, 0, -1, True, False, None, "text", [1], 0.5]):
+    for name, value in itertools.product(table.rules, [1, 0, False, None, "text", [1]]):
         key = name.replace("*", "anything")
         refused: list[str] = []
         made, notes = translate(

@@ -33,8 +33,9 @@ def python_of(name):
 
 def _case(command, name, ranks):
     marks = [] if name == "torch" else [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
-    # Both commands run on the embedded engine, and one on a server; test_conformance.py updates each server.
-    if ranks > 1:
+    # Both commands run on the embedded engine; test_conformance.py updates the weights of each server and compares its
+    # log-probabilities, and test_config_verl_commands.py shows which server a command means.
+    if name != "torch":
         marks.append(pytest.mark.slow)
     return pytest.param(command, name, ranks, marks=marks)
 
