@@ -10,5 +10,6 @@ FILES = ("engines/interpreted_kernel.py", "learner/interpreted_tree_kernel.py")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
-def test_interpreted_kernels_pass_their_tests():
-    run_interpreted(*(Path(__file__).parent / name for name in FILES))
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_interpreted_kernels_pass_their_tests(which):
+    run_interpreted(which, *(Path(__file__).parent / name for name in FILES))

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 
-def run_interpreted(*tests):
-    """Run files of tests in a process with ``TRITON_INTERPRET=1``; they must pass."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
+def run_interpreted(which, *tests):
+    """Run the tests of these files with marks as in ``which``, with ``TRITON_INTERPRET=1``; they must pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, *map(str, tests)]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 

@@ -108,7 +108,11 @@ CASES = {
 BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
-@pytest.mark.parametrize("name", CASES)
+# "groups" has padding and another scale, too; bfloat16 rounds more than float16.
+SLOW = ("padding", "float16")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
 def test_results_and_gradients_are_those_of_the_formula(monkeypatch, name):
     case = CASES[name]()
     monkeypatch.setattr(module, "tuning_of", lambda *_: case.tuning)
