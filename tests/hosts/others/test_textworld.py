@@ -1,5 +1,6 @@
 """textenv/textworld with the real package: generated games, a folder's, and planned ones as ALFWorld's are."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -7,12 +8,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
 
 import textenvs
-from textenvs.envs.textworld import TextWorld
+from textenvs.envs.textworld import TextWorld, games
 from textenvs.envs.textworld.games import LiveGame, dials_of, game_file, games_in
 from textenvs.evaluate.baselines import play_attack
 from textenvs.task import Task, TaskError
@@ -171,6 +173,7 @@ def test_seed_is_game_and_splits_differ(cache):
         env.reset(options={"task_index": 1})
 
 
+@pytest.mark.slow  # one more game; test_attacks_earn_share_at_most has the same walk in the game that the tests share
 def test_random_walk_wins_no_game_of_exploration(cache):
     """Nor do commands that do something, in the commands that there are by default."""
     limits = {game: make(cache, game=game).max_assistant_turns for game in ("cooking", "custom", "coin")}
@@ -181,11 +184,33 @@ def test_random_walk_wins_no_game_of_exploration(cache):
     assert record.total == 0.0
 
 
+@pytest.mark.slow  # a large game; the walkthrough of the one that the tests share is played, too
 def test_quest_takes_commands_that_it_says(cache):
     """TextWorld's own game of this seed is won by its last command alone."""
     assert len(LiveGame(game_file(Path(cache), "custom", dials_of("custom", "hard", {}), 6)).policy) == 8
 
 
+def test_game_made_twice_at_once_is_whole(tmp_path, monkeypatch):
+    """Two makers that share no lock, as two processes, are in the middle of it at the same time."""
+    both = Barrier(2)
+
+    def generate(folder, kind, dials, seed):
+        (folder / "game.z8").write_bytes(b"begun")
+        both.wait(60)
+        for suffix in (".json", ".z8"):
+            (folder / f"game{suffix}").write_bytes(b"whole")
+        both.wait(60)
+
+    monkeypatch.setattr(games, "_generating", contextlib.nullcontext())
+    monkeypatch.setattr(games, "_generate", generate)
+    with ThreadPoolExecutor(2) as pool:
+        made = set(pool.map(lambda _: game_file(tmp_path, "custom", dials_of("custom", "easy", {}), 3), range(2)))
+    (game,) = made
+    assert sorted(tmp_path.iterdir()) == [game.with_suffix(".json"), game]
+    assert game.read_bytes() == b"whole"
+
+
+@pytest.mark.slow  # two more games; the one above shows it without
 def test_two_processes_make_same_game_at_once(tmp_path):
     """They end with one game, whole, and leave nothing beside it."""
     code = (
@@ -218,10 +243,10 @@ def test_games_are_started_in_several_threads(cache):
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(4) as pool:
-            games = list(pool.map(LiveGame, [path] * 4))
+            started = list(pool.map(LiveGame, [path] * 4))
     finally:
         sys.setswitchinterval(before)
-    assert {game.walkthrough for game in games} == {tuple(commands_of(env))}
+    assert {game.walkthrough for game in started} == {tuple(commands_of(env))}
 
 
 DOMAIN = """(define (domain d) (:requirements :adl :typing) (:types agent place thing)

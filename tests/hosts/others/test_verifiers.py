@@ -179,6 +179,7 @@ def test_verifiers_finds_plugin_by_its_id():
     assert default_harness_id("textenvs_verifiers") == "textenvs_verifiers"
 
 
+@pytest.mark.slow  # test_examples_of_hosts.py evaluates with verifiers, and above it finds the plugin by its id
 def test_hosts_own_command(tmp_path):
     command = [Path(sys.executable).with_name("vf-eval"), "textenvs_verifiers", "-m", "tiny", "-r", "1", "-o", tmp_path]
     taskset = ["--env.taskset.env", "textenv/clarify", "--env.taskset.count", "2"]
