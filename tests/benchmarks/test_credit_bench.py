@@ -67,7 +67,7 @@ def test_the_variance_is_right_and_never_zero() -> None:
     rng = np.random.default_rng(1)
     base = task(rng, forks=8)
     estimates, variances = [], []
-    for _ in range(200):
+    for _ in range(80):
         shape = base.fork_returns.shape
         means = base.fork_returns.mean(1, keepdims=True)
         again = replace(base, fork_rewards=[[[x] for x in row] for row in means + rng.normal(size=shape)])

@@ -152,7 +152,7 @@ class Doubled(RLOO):
 def test_bias_is_detected_only_where_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ESTIMATORS, "doubled", Doubled)
     unbiased = [way for way in WAYS if way.estimator in ("rloo", "remax") or way.name.startswith("turn_grpo, group")]
-    rows = ask([*unbiased, Way("doubled", "doubled")])
+    rows = ask([*unbiased, Way("doubled", "doubled")], batches=1000)
     for way in unbiased:
         row = rows[way.name, "none"]
         assert abs(row["bias2"]) < 4 * row["bias2_se"], way.name
@@ -161,7 +161,7 @@ def test_bias_is_detected_only_where_planted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_episode_weight_removes_staleness_bias() -> None:
-    rows = ask([DEFAULT], staleness=8)
+    rows = ask([DEFAULT], batches=1000, staleness=8)
     assert len(rows) == len(CORRECTIONS)
     whole = rows[DEFAULT.name, "sequence_tis, no cap"]
     assert abs(whole["bias2"]) < 4 * whole["bias2_se"]

@@ -167,6 +167,7 @@ def test_synchronisation_in_micro_batch_is_counted(job, monkeypatch):
     assert "test_gpu.py" in next(iter(line["lines"]))
 
 
+@pytest.mark.slow  # learner/test_trees.py compares trees with rows; below, whether the benchmark notices a difference
 def test_tree_gradients_match_rows_and_are_timed(job, monkeypatch):
     good, lines = run(job, "tree")
     assert good
@@ -304,6 +305,7 @@ def test_models_have_published_parameter_counts():
 # ------------------ against TRL
 
 
+@pytest.mark.slow  # as test_against_trl.py, which covers all kinds of work
 def test_trl_is_compared(job, monkeypatch):
     """Compare one kind of work; test_against_trl.py covers all."""
     pytest.importorskip("trl")
@@ -350,6 +352,7 @@ def test_missing_trl_skips_the_part(job, monkeypatch):
 # ------------------ weights, servers, learning
 
 
+@pytest.mark.slow  # engines/test_shared_memory.py sends weights between processes, over each transport of a CPU
 def test_weights_arrive_in_another_process(job):
     good, (*lines, killed) = run(job, "ipc")
     assert good
@@ -384,6 +387,7 @@ def test_missing_vllm_is_named(job, part):
     assert job.missing
 
 
+@pytest.mark.slow  # a run of the trainer, whose validations tests/trainers/test_ppo.py shows
 def test_learning_run_reports_its_validations(job):
     good, (*validations, summary) = run(job, "curve")
     assert good

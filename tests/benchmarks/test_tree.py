@@ -13,7 +13,7 @@ from benchmarks.gpu.shapes import forked
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-@pytest.mark.slow  # tests/benchmarks/test_gpu.py compares trees with rows, too
+@pytest.mark.slow  # tests/trainers/learner/test_trees.py compares trees with rows, too
 def test_trees_share_as_requested_and_match_rows(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     sizes = ["--trees=1", "--tokens=4000", "--hidden=16", "--layers=1", "--repeat=1"]

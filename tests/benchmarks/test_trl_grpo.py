@@ -226,6 +226,7 @@ def test_fresh_start_removes_earlier_checkpoints(tmp_path, caplog):
         fifth.evaluate()
 
 
+@pytest.mark.slow  # the others here train, resume and save without adapters; test_ppo_adapters.py merges adapters
 def test_adapters_resume_and_are_merged(tmp_path):
     with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}/base"]) as trainer:
         base = trainer.fit().model

@@ -105,6 +105,7 @@ def test_command_resumes_after_interruption(tmp_path: Path, monkeypatch: pytest.
         command.main()
 
 
+@pytest.mark.slow  # runs and evaluations as those of test_ppo.py and test_command_evaluate.py
 def test_policy_is_trained_saved_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_COMMON", (*runs._COMMON, "rollout.groups_per_batch=2"))
     short = ("warm_start.steps=1", "warm_start.batch_size=4", "warm_start.demonstrations=8")
