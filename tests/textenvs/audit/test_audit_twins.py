@@ -136,11 +136,13 @@ JUDGES = {"gsm8k", "gsm8k-interact", "math-expression"}  # the first says nothin
         ("gsm8k-tool", {}),
         *((name, {"level": level}) for name in ("collab-math", "collab-document") for level in ("easy", "hard")),
         *(("clarify", {"level": level}) for level in ("easy", "medium")),
-        *(("service-desk", {"level": level}) for level in ("easy", "medium", "hard")),
+        # The hard level's users hold back what those of the others do.
+        *(pytest.param("service-desk", {"level": level}, marks=pytest.mark.slow) for level in ("easy", "medium")),
+        ("service-desk", {"level": "hard"}),
         ("math-python", {}),
     ],
 )
 def test_shipped_users_do_not_know_the_truth(name, options):
     make = functools.partial(textenvs.make, f"textenv/{name}", **options)
-    verdict = twins(Subject(make, episodes=12))
+    verdict = twins(Subject(make, episodes=8))
     assert verdict.status == ("skipped" if name in JUDGES else "pass"), verdict

@@ -222,7 +222,7 @@ def test_undamaged_files_are_read(originals, tmp_path, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_damaged_files_are_refused_in_words(originals, tmp_path_factory, name, data):
     scratch = tmp_path_factory.getbasetemp() / "damaged" / name.replace("/", "-")
     path = originals / name

@@ -251,5 +251,5 @@ def test_looking_takes_linear_time():
     for text in ("x+", "1*", r"\frac{", "(", "10^", ")", "1", "0", ".", "!", "{", "[", "^", "x", "1.", "1 "):
         assert len(expressions_in(text * 20_000)) < 30
         for answer in ("5" + text * 20_000, "x+1." + text * 20_000):
-            for truth in ("5", r"\sqrt{2}", "x+1"):
+            for truth in (r"\sqrt{2}", "x+1"):
                 restates(answer[:20_000], truth, text * 20_000)

@@ -257,12 +257,13 @@ def test_tools_execute_what_rules_forbid(level, kind):
     assert finish(env)["metrics"]["db"] == 0.0
 
 
-@pytest.mark.parametrize("level", LEVELS)
+# At the hard level a request has the most wishes, and so the most fees; test_attacks.py has this policy at the first.
+@pytest.mark.parametrize("level", [pytest.param(v, marks=[pytest.mark.slow] * (v != "hard")) for v in LEVELS])
 def test_no_level_pays_without_rules(level):
     """The script solves most tasks with the rules, and few with one fee for every request of a kind."""
     solved = {}
     for policy in (SCRIPT, NO_RULES[-1]):
-        records = play_attack(lambda: ServiceDesk(level=level), policy, 60, seed=5)
+        records = play_attack(lambda: ServiceDesk(level=level), policy, 40, seed=5)
         solved[policy.name] = sum(record.success for record in records) / len(records)
     assert solved["script"] > 0.8
     assert solved[NO_RULES[-1].name] < 1 - ServiceDesk.attack_margin

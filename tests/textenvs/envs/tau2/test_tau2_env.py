@@ -328,7 +328,9 @@ def test_proposals_are_no_oracle_of_the_right_ids():
 
 
 @needs_data
-@pytest.mark.parametrize(("domain", "split"), SETS)
+@pytest.mark.parametrize(
+    ("domain", "split"), [pytest.param(*names, marks=[pytest.mark.slow] * (names[0] != "mock")) for names in SETS]
+)
 def test_words_do_not_depend_on_ground_truth(domain, split):
     make = functools.partial(Tau2, domain=domain, split=split, data=str(DATA))
     verdict = twins(Subject(make, episodes=5))

@@ -25,7 +25,11 @@ RECORDED = {
 }
 PLACES = [
     ("airline", "base", HERE / "tau2_airline"),
-    *(pytest.param(domain, split, DATA, marks=needs_data) for domain, split in SETS),
+    # Retail's calls are of the kinds that the airline's are, over a larger database.
+    *(
+        pytest.param(domain, split, DATA, marks=[needs_data, *[pytest.mark.slow] * (domain == "retail")])
+        for domain, split in SETS
+    ),
 ]
 record = recorder()
 

@@ -190,7 +190,9 @@ def test_bets_of_kuhn_poker_are_paid():
     assert seen == {("[fold]", 2), ("[call]", 4)}
 
 
-@pytest.mark.parametrize("game", ["TicTacToe-v0", "KuhnPoker-v0", "Nim-v0", "PigDice-v0"])
+@pytest.mark.parametrize(
+    "game", ["TicTacToe-v0", "KuhnPoker-v0", "Nim-v0", pytest.param("PigDice-v0", marks=pytest.mark.slow)]
+)
 def test_random_play_wins_less_than_half(game):
     wins = {}
     for name in ("random", "expert"):

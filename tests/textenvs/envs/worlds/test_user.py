@@ -66,6 +66,7 @@ def values(story):
     ]
 
 
+@pytest.mark.xdist_group("stories of worlds")  # one process finds the stories
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("question", VAGUE)
 def test_vague_questions_get_no_value(question, split):
