@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from chat_styles import GROUPED_STYLES, STYLES, make_tokenizer, tokenizer_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
@@ -134,6 +134,7 @@ WORDS = st.lists(
 
 
 @pytest.mark.parametrize("name", GROUPED_STYLES)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_invariants_of_any_episode(name: str, data: st.DataObject) -> None:
     """Random replies, in random pieces, stopped or not, over random conversations, ended anywhere."""

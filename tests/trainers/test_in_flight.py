@@ -70,7 +70,8 @@ def test_explicit_limits_stay():
     "options",
     [
         ("rollout.staleness=1", "trainer.test_freq=1", "data.val_size=6"),
-        ("rollout.max_running=7", "trainer.test_freq=1", "data.val_size=6"),
+        # What limits the episodes that run is in rollout/test_concurrency.py.
+        pytest.param(("rollout.max_running=7", "trainer.test_freq=1", "data.val_size=6"), marks=pytest.mark.slow),
     ],
 )
 def test_run_fills_slots_without_waiting(tmp_path: Path, monkeypatch: Any, options: tuple[str, ...]) -> None:

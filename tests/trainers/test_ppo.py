@@ -110,6 +110,7 @@ def test_held_out_tasks_are_not_trained_on(tmp_path):
     assert not train_ & val
 
 
+@pytest.mark.slow  # compat/test_verl_commands_run.py trains on files of rows
 @pytest.mark.skipif(not (GSM8K / "train.jsonl").is_file(), reason="the real GSM8K rows are not there")
 def test_real_rows(tmp_path):
     files = [f"data.train_files={GSM8K}/train.jsonl", f"data.val_files={GSM8K}/test.jsonl"]
@@ -184,7 +185,13 @@ def test_every_estimator_is_among_options():
     assert {estimator_of(options) for options in OPTIONS} == set(ESTIMATORS)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+#: Of these, a loss, a baseline or a sum differs from one that stays, and has an oracle of its own in algorithms/.
+AS_OTHERS = ("bilevel_gae", "dr_grpo", "gagpo", "gdpo", "maxrl", "opo", "passk", "rae", "reinforce_pp_baseline", "rloo")
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param(o, marks=[pytest.mark.slow] * (estimator_of(o) in AS_OTHERS)) for o in OPTIONS]
+)
 def test_every_estimator_and_option_trains(tmp_path, options):
     before: dict[str, torch.Tensor] = {}
     overrides = [*options.split(), "trainer.total_iterations=1"]
@@ -278,7 +285,8 @@ def test_run_continues_after_replica_loss(tmp_path):
         assert {int(v) for episode in episodes for v in episode.weight_version[episode.action_mask]} == {number - 1}
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+# test_torch_models.py has the variants of the others.
+@pytest.mark.parametrize("family", ["qwen2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("qwen3", "llama"))])
 def test_engine_and_learner_agree_on_every_turn(tmp_path, family):
     """The log-probabilities sampled with are those that the learner computes from the recorded tokens."""
     overrides = [f"model.family={family}", "model.layers=2", "rollout.n=4", "actor.old_logprobs=recompute"]
@@ -364,7 +372,7 @@ def groups_in(folder: Path) -> list[int]:
     return [number for path in paths for number in dict.fromkeys(map(group, read_parquet(path)))]
 
 
-@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+@pytest.mark.parametrize("mode", ["keep", "abort", pytest.param("wait", marks=pytest.mark.slow)])  # rollout/ has each
 def test_episodes_continue_while_learner_learns(tmp_path, mode):
     overrides = ["rollout.staleness=1", "rollout.window=2", f"rollout.update_mode={mode}", "trainer.save_freq=2"]
     overrides += [f"trainer.rollout_data_dir={tmp_path}/dumps"]
@@ -414,7 +422,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 """
 
 
-@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("replace", [pytest.param(True, marks=pytest.mark.slow), False])  # one sum, of less or more
 def test_custom_reward_function_scores_whole_episodes(tmp_path, replace):
     """In training and in validation: once an episode, on its last turn, in place of the environment's or beside it."""
     (tmp_path / "reward.py").write_text(REWARD)

@@ -109,7 +109,8 @@ def beginning_with(model: Path, adapter: Path) -> list[str]:
     return [*options, *LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}"]
 
 
-@pytest.mark.parametrize("publish", ["merged", "adapter"])
+# test_resumed_run_uses_checkpoint_weights publishes merged weights.
+@pytest.mark.parametrize("publish", [pytest.param("merged", marks=pytest.mark.slow), "adapter"])
 def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
     model, _ = started

@@ -42,8 +42,14 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, Trajectory]]:
     [
         "algorithm.gamma=0 multiturn_reward.samples=2 multiturn_reward.window=1 multiturn_reward.cost=0.5",
         "multiturn_reward.credit=difference multiturn_reward.replace=false rollout.staleness=1",
-        "multiturn_reward.credit=difference algorithm.adv_estimator=gae multiturn_reward.formula=paper",
-        "multiturn_reward.credit=difference algorithm.adv_estimator=fork env.backend=thread env.workers=8",
+        # test_multiturn.py has each formula, and futures in threads and processes.
+        *(
+            pytest.param(f"multiturn_reward.credit=difference {options}", marks=pytest.mark.slow)
+            for options in (
+                "algorithm.adv_estimator=gae multiturn_reward.formula=paper",
+                "algorithm.adv_estimator=fork env.backend=thread env.workers=8",
+            )
+        ),
     ],
 )
 def test_futures_reward_turns_in_training_only(tmp_path: Path, played: Any, options: str) -> None:

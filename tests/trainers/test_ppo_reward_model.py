@@ -58,7 +58,8 @@ def check(folder: str, episodes: list[Trajectory], weight: float, *, per_turn: b
     assert scores == [weight * score for score in by_hand(folder, conversations)], "to the last bit"
 
 
-@pytest.mark.parametrize("per_turn", [False, True])
+# test_credit_assignment.py and test_classifier.py have scores of whole episodes.
+@pytest.mark.parametrize("per_turn", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_model_scores_are_recorded_as_terms(tmp_path, folder, per_turn):
     overrides = [f"reward_model.per_turn={str(per_turn).lower()}", "reward_model.weight=0.5"]
     overrides += ["reward_model.replace=false"] * per_turn + ["reward_model.classifier.replicas=2"] * per_turn

@@ -50,7 +50,9 @@ def check(tmp_path: Path, term: str, expected: Callable[[Messages], float], *, p
     assert len(set(scores)) > 4, "they tell conversations apart"
 
 
-@pytest.mark.parametrize(("endpoint", "per_turn"), [("classify", False), ("pooling", True)])
+@pytest.mark.parametrize(
+    ("endpoint", "per_turn"), [pytest.param("classify", False, marks=pytest.mark.slow), ("pooling", True)]
+)
 def test_flaky_reward_service_is_retried(tmp_path, folder, caplog, endpoint, per_turn):
     server = FakePooling(longest=CONTEXT)
     served = [0]

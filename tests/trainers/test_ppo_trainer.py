@@ -21,6 +21,7 @@ async def test_ppo_runs_inside_running_event_loop(tmp_path):
     assert trainers.make("ppo", config).fit().iterations == 1
 
 
+@pytest.mark.slow  # test_ppo_resuming.py validates alone from a checkpoint, and keeps the metrics
 def test_validation_alone_trains_nothing(tmp_path, capsys):
     def only(folder, *overrides):
         return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *overrides]

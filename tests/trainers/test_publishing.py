@@ -28,7 +28,8 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("mode", ["keep", "wait"])
+# What the engine does with requests in flight is in engines/test_conformance.py.
+@pytest.mark.parametrize("mode", ["keep", pytest.param("wait", marks=pytest.mark.slow)])
 def test_optimizer_step_waits_for_parameter_transfer(mode: str, tmp_path: Path) -> None:
     """The first update begins only after the second iteration's forward passes: a loop that waited would hang."""
     seen: dict[str, Any] = {}
@@ -60,7 +61,8 @@ def test_optimizer_step_waits_for_parameter_transfer(mode: str, tmp_path: Path) 
     assert [row["rollout/staleness_max"] for row in rows] == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+# Without staleness nothing runs meanwhile.
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_checkpoints_and_validation_wait_for_weights(tmp_path: Path, staleness: int) -> None:
     order: list[str] = []
 

@@ -84,6 +84,7 @@ def turns(messages: Messages) -> list[tuple[Messages, str, Messages]]:
 
 
 @pytest.mark.parametrize("name", GROUPED_STYLES)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_bridged_tokens_equal_whole_rendering(name: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(name))

@@ -77,7 +77,7 @@ def test_missing_smollm2_folder_says_what_to_run(tmp_path: Path, monkeypatch: py
 )
 def test_engine_and_learner_agree_on_log_probabilities(policy: Policy, dtype: Any, mean: float, most: float) -> None:
     prompt_ids = prompts(policy)
-    replies = generate(policy, getattr(torch, dtype), prompt_ids, max_new_tokens=24, ignore_stop=True)
+    replies = generate(policy, getattr(torch, dtype), prompt_ids, max_new_tokens=12, ignore_stop=True)
     learner = Learner(policy.model, ModelSection(dtype=dtype))
     learner_logprobs = learner.logprobs([episode_of(*pair) for pair in zip(prompt_ids, replies, strict=True)])
     gap = np.abs(np.concatenate(learner_logprobs) - np.concatenate([reply.logprobs for reply in replies]))
@@ -87,11 +87,11 @@ def test_engine_and_learner_agree_on_log_probabilities(policy: Policy, dtype: An
 
 def test_greedy_replies_match_transformers_except_near_ties(policy: Policy) -> None:
     prompt_ids = prompts(policy)
-    replies = generate(policy, torch.float32, prompt_ids, max_new_tokens=32, temperature=0.0)
+    replies = generate(policy, torch.float32, prompt_ids, max_new_tokens=16, temperature=0.0)
     for prompt, reply in zip(prompt_ids, replies, strict=True):
         actual = reply.token_ids.tolist()
         with torch.inference_mode():
-            made = policy.model.generate(torch.tensor([prompt]), max_new_tokens=32, do_sample=False)
+            made = policy.model.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False)
         expected = made[0, len(prompt) :].tolist()
         if apart := [at for at, (one, other) in enumerate(zip(actual, expected, strict=False)) if one != other]:
             with torch.inference_mode():

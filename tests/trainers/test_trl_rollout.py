@@ -114,7 +114,8 @@ def test_terms_are_logged_where_trl_logs(tmp_path):
 # ------------------------------------------------------------------ sampled by the policy that is trained
 
 
-@pytest.mark.parametrize("engine", ["torch", "torch with LoRA"])
+# Full weights are published in every other run here.
+@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "torch with LoRA"])
 def test_sampling_policy_is_always_current(engine, tmp_path):
     """Log-probabilities of the embedded engine are those of TRL's own forward pass, also after steps of training."""
     peft = None

@@ -49,13 +49,16 @@ def learned(folder: Path, *overrides: str, iterations: int = 50) -> tuple[float,
     return rewards[0], rewards[1]
 
 
+# The advantages are compared below, a table as policy learns by them in test_algorithms_learning.py, and the whole
+# trainer learns in test_user_training.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
     [
-        pytest.param("turn_gae critic.lr=0.003", marks=pytest.mark.slow),
-        pytest.param("gae critic.lr=0.003", marks=pytest.mark.slow),
+        "turn_gae critic.lr=0.003",
+        "gae critic.lr=0.003",
         "turn_grpo actor.lr=0.004 trainer.total_iterations=60",
-        pytest.param("turn_grpo actor.policy_loss=cispo actor.clip_ratio_low=1.0", marks=pytest.mark.slow),
+        "turn_grpo actor.policy_loss=cispo actor.clip_ratio_low=1.0",
     ],
 )
 def test_first_turn_reward_is_learned(tmp_path, estimator):

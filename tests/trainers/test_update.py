@@ -72,7 +72,7 @@ def entropies() -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("words", [(), ("actor.mini_batches=3",), ("actor.mini_batches=3", "actor.ppo_epochs=2")])
-@pytest.mark.parametrize("with_gradient", [[3], [0, 1], list(range(8)), []])
+@pytest.mark.parametrize("with_gradient", [[3], list(range(8)), []])
 @pytest.mark.parametrize("with_entropy", [False, True])
 def test_entropy_is_of_all_tokens(words, with_gradient, with_entropy):
     metrics, _ = learned(learner_of(), with_gradient, *words, with_entropy=with_entropy)

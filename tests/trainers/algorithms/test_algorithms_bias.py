@@ -463,7 +463,7 @@ def filtered(name: str, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray
     return expected(groups, 1.0), expected(untied, through), through
 
 
-@pytest.mark.parametrize(("name", "options"), [("rloo", {}), ("grpo", {})])
+@pytest.mark.parametrize(("name", "options"), [("rloo", {}), pytest.param("grpo", {}, marks=pytest.mark.slow)])
 def test_replacing_tied_groups_scales_gradient(name: str, options: dict[str, Any]) -> None:
     plain, replaced, through = filtered(name, options)
     assert 0.1 < through < 0.9

@@ -52,12 +52,16 @@ def check_against_forward(model: Any, threads: int = 1, **options: Any) -> None:
     [
         ("qwen2", {"tie_word_embeddings": False}),
         ("qwen2", {"kv_heads": 4}),
-        ("qwen2", {"kv_heads": 1}),
+        pytest.param("qwen2", {"kv_heads": 1}, marks=pytest.mark.slow),  # as all others here: fewer than of queries
         ("qwen3", {"head_dim": 16}),
-        ("qwen3", {"attention_bias": True}),
+        pytest.param("qwen3", {"attention_bias": True}, marks=pytest.mark.slow),  # Qwen2 and the next one have it
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
         ("llama", {"hidden_act": "gelu", "rms_norm_eps": 1e-3}),
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
+        pytest.param(  # the next one scales, too
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}},
+            marks=pytest.mark.slow,
+        ),
         (
             "llama",
             {

@@ -56,7 +56,10 @@ def make(layers=2, **keys):
 @pytest.mark.parametrize(
     ("backend", "keys"),
     [
-        ("aot_eager", {"share_prefixes": False, "enable_gradient_checkpointing": True}),
+        # AOT differentiates a block in test_compiled_block_is_one_graph_for_all_forests, and the head below.
+        pytest.param(
+            "aot_eager", {"share_prefixes": False, "enable_gradient_checkpointing": True}, marks=pytest.mark.slow
+        ),
         ("eager", {"use_remove_padding": True, "enable_gradient_checkpointing": True, "lora_rank": 2}),
         pytest.param(  # test_two_compiled_ranks_are_one has FSDP2, and the cases above have checkpointing
             "eager", {"fsdp": "always", "enable_gradient_checkpointing": True}, marks=pytest.mark.slow
@@ -78,7 +81,10 @@ def test_compiled_gradients_are_the_plain_ones(monkeypatch, backend, keys):
         assert float((gradients[1][name] - value).norm()) <= 1e-5 * norm, name
 
 
-@pytest.mark.parametrize("keys", [{"share_prefixes": False}, {}], ids=["rows", "trees"])
+# The blocks of both are compiled by the same call; only what attends differs.
+@pytest.mark.parametrize(
+    "keys", [pytest.param({"share_prefixes": False}, marks=pytest.mark.slow), {}], ids=["rows", "trees"]
+)
 def test_other_lengths_compile_nothing_again(keys):
     learner = make(layers=3, compile=True, **keys)
     update(learner, items([12, 19, 33, 45, 46, 47]))

@@ -63,7 +63,7 @@ def test_bfloat16_is_near_with_float32_parameters(plain, no_process_group, fsdp)
     assert learner.critic.value_head.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 4])  # with adapters there is more
 def test_rounded_copies_compute_what_fsdp_does(no_process_group, rank, tmp_path):
     """Gradients of several micro-batches, what an update makes of them, and what is said after loading."""
     settings = {"dtype": "bfloat16", "lora_rank": rank}
@@ -75,7 +75,8 @@ def test_rounded_copies_compute_what_fsdp_does(no_process_group, rank, tmp_path)
     assert_same(measure(learner), before, 0.0)
 
 
-@pytest.mark.parametrize("again", ["enable_gradient_checkpointing", "compile"])
+# One condition decides for both; test_two_compiled_ranks_are_one compiles.
+@pytest.mark.parametrize("again", ["enable_gradient_checkpointing", pytest.param("compile", marks=pytest.mark.slow)])
 def test_recomputation_uses_fsdp(no_process_group, again):
     with pytest.raises(ValueError, match="is a part of FSDP2"):
         make_learner(fsdp="never", dtype="bfloat16", **{again: True})

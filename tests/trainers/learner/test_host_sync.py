@@ -63,7 +63,10 @@ def fake(monkeypatch):
         {},
         {"share_prefixes": False},
         {"share_prefixes": False, "use_remove_padding": True, "unused_token_ids": (60,)},
-        {"share_prefixes": False, "use_remove_padding": True, "enable_gradient_checkpointing": True},
+        pytest.param(  # the same forward pass twice
+            {"share_prefixes": False, "use_remove_padding": True, "enable_gradient_checkpointing": True},
+            marks=pytest.mark.slow,
+        ),
         {"lora_rank": 2},
     ],
     ids=str,
@@ -81,7 +84,13 @@ def mixed(logprobs, entropy, batch):
     }
 
 
-@pytest.mark.parametrize("name", sorted(LOSSES))
+# Each shares what it computes with one that stays: ratios of tokens or sequences, a covariance, a divergence.
+AS_OTHERS = ("cispo", "dppo_tv", "geo_mean", "gspo", "kl_cov", "sapo")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in AS_OTHERS)) for name in sorted(LOSSES)]
+)
 def test_losses_never_wait_for_device(fake, name):
     columns = ("old_logprobs", "advantages", "selected", "importance", "ref_logprobs", "weight", "share")
     numbers = dict.fromkeys(columns, np.full(COUNT, 0.5, np.float32))

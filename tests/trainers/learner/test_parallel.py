@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def test_cpu_mesh_ignores_visible_gpu(monkeypatch):
 # ------------------ packed sequences
 
 
-@pytest.mark.parametrize("name", [None, "sdpa", "eager"])
+# "eager" takes the same way through transformers as "sdpa".
+@pytest.mark.parametrize("name", [None, "sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 def test_packed_is_padded(name):
     """Through the learner's attention, and through transformers' own ways to keep packed sequences apart."""
     packed = make_learner(use_remove_padding=True, attn_implementation=name, share_prefixes=False)
@@ -168,7 +170,8 @@ def test_utilisation_is_rate_over_peak():
 def test_update_reports_peak_memory_of_process():
     learner = make_learner()
     before = learner.update_sft(TRAJECTORIES)["peak_gib"]
-    np.ones(int((before + 0.25) * 2**27))  # more than there ever was, and gone again
+    present = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
+    np.ones(int((before - present + 0.3) * 2**27))  # more than there ever was, and gone again
     assert before + 0.25 <= learner.update_sft(TRAJECTORIES)["peak_gib"] < 2 * before + 1
 
 

@@ -194,11 +194,13 @@ def conversations(depth=3, seed=3):
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("qwen2", {}),
+        pytest.param("qwen2", {}, marks=pytest.mark.slow),  # as the others, one by one
         ("qwen3", {"enable_gradient_checkpointing": True}),
         ("llama", {"lora_rank": 4}),
         ("qwen2", {"max_tokens_per_micro_batch": 1000, "chunk_size": 3}),
-        ("qwen2", {"fsdp": "always", "enable_gradient_checkpointing": True}),
+        pytest.param(  # test_fsdp.py compares with and without
+            "qwen2", {"fsdp": "always", "enable_gradient_checkpointing": True}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_trees_match_single_rows(family, options):

@@ -144,7 +144,11 @@ def learned(name: str, choices: tuple[list[float], list[float]]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("choices", "misled"), [(STOP_OR_GO_ON, ("spread", "discounted")), (NOW_OR_LATER, ("discounted",))]
+    ("choices", "misled"),
+    [
+        (STOP_OR_GO_ON, ("spread", "discounted")),  # each of them is misled here
+        pytest.param(NOW_OR_LATER, ("discounted",), marks=pytest.mark.slow),
+    ],
 )
 def test_some_redistributions_change_the_learned_policy(choices, misled):
     for name in SUM_KEEPING:

@@ -89,7 +89,7 @@ def test_folder_is_user_served_once_and_repeatable(folder: Path, tmp_path: Path)
     spec = served(ChatSpec(model=str(folder)))
     assert spec == served(ChatSpec(model=str(folder)))
     assert spec.seed == 0
-    model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 900, "leak_limit": None}
+    model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 200, "leak_limit": None}
     assert folders_in({"user": model, "judge": "gpt", "level": "easy"}) == {"user": model}
     addressed = with_addresses({"user": model, "level": "easy"})
     assert addressed["user"]["base_url"] == spec.base_url
@@ -107,7 +107,7 @@ def test_folder_is_user_served_once_and_repeatable(folder: Path, tmp_path: Path)
     assert side[-1]["role"] == "assistant"
     out = tmp_path / "out"
     words = ["evaluate", "textenv/clarify", "ambiguous=1.0", f"user.model={folder}", "user.prompt=short"]
-    words += ["user.max_tokens=900", "user.tries=8", "max_assistant_turns=1", "--policy", "expert"]
+    words += ["user.max_tokens=200", "user.tries=8", "max_assistant_turns=1", "--policy", "expert"]
     assert main([*words, "--num-tasks", "2", "--out", str(out)]) == 0
     records = [Record.from_json(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert len(records) == 2
@@ -133,7 +133,7 @@ def test_model_that_cannot_be_served_fails_episode(tmp_path: Path) -> None:
     ],
 )
 async def test_run_environments_reach_folder_user(folder: Path, kind: str) -> None:
-    model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 900}
+    model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 200}
     kwargs = {"user": model, "ambiguous": 1.0, "max_assistant_turns": 1}
     words = [f"env.kwargs={json.dumps(kwargs)}", "env.id=textenv/clarify", f"env.backend={kind}", "env.workers=1"]
     config, _ = load_config(words)
