@@ -15,10 +15,9 @@ PACKAGE = ROOT / "examples" / "own_algorithm"
 CHOSEN = ["algorithm.adv_estimator=median_grpo", "actor.policy_loss=asymmetric"]
 SMALL = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
-    *("warm_start.demonstrations=16", "warm_start.steps=2", "warm_start.batch_size=4", "warm_start.careless_steps=1"),
     *("rollout.groups_per_batch=2", "rollout.n=4", "rollout.max_response_length=8", "engine.max_slots=8"),
-    *("engine.max_context=192", "data.val_size=2", "trainer.total_iterations=5", "trainer.save_freq=-1"),
-    "trainer.threads=1",
+    *("engine.max_context=192", "data.val_size=2", "trainer.total_iterations=2", "trainer.save_freq=-1"),
+    *("trainer.threads=1", "warm_start.enable=false", "trainer.logger=jsonl", "trainer.val_before_train=false"),
 ]
 
 
@@ -59,12 +58,12 @@ def test_each_is_at_most_40_lines() -> None:
         assert len(module.read_text(encoding="utf-8").splitlines()) <= 40, module.name
 
 
-def test_plugins_train_for_five_iterations(installed: Path, tmp_path: Path) -> None:
+def test_plugins_train(installed: Path, tmp_path: Path) -> None:
     ran = ppo(installed, *CHOSEN, *SMALL, "algorithm.quantile=0.25", f"trainer.default_local_dir={tmp_path}")
     assert ran.returncode == 0, ran.stderr[-2000:]
     rows = [json.loads(line) for line in next(tmp_path.rglob("metrics.jsonl")).read_text().splitlines()]
     trained = [row for row in rows if "actor/loss" in row]
-    assert [row["step"] for row in trained] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in trained] == [1, 2]
     written = next(tmp_path.rglob("config.yaml")).read_text(encoding="utf-8")
     assert "quantile: 0.25" in written
     assert "negative_weight: 0.5" in written

@@ -37,8 +37,8 @@ def test_every_command_ends_at_first_import(program, tmp_path):
     ("module", "words"),
     [
         ("torch", ["trainers.ppo"]),
-        ("torch", ["trainers.sft"]),
-        ("torch", ["trainers", "ppo"]),
+        pytest.param("torch", ["trainers.sft"], marks=pytest.mark.slow),  # by the same guard as the others
+        pytest.param("torch", ["trainers", "ppo"], marks=pytest.mark.slow),
         ("transformers", ["trainers.replay", "x", "--iteration", "1"]),
         ("textenvs.cli.describe", ["textenvs", "describe", "x"]),
     ],
