@@ -111,10 +111,23 @@ SLOW_WITH_SGLANG = {
 }
 
 
+#: What replicas leave to the embedded engine, whose own tests show it.
+SLOW_WITH_REPLICAS = {
+    "test_samples_follow_the_distribution",
+    "test_kept_ids_are_reported_or_refused",
+    "test_seeded_requests_are_independent_of_batch",
+    "test_seeded_requests_with_chunked_prompts",
+    "test_greedy_equals_transformers_generate",
+    "test_cuts",
+    "test_unused_ids_are_never_sampled",
+}
+SLOW = {"sglang]": SLOW_WITH_SGLANG, "replicas-torch]": SLOW_WITH_REPLICAS}
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark as slow what `SLOW_WITH_SGLANG` names."""
+    """Mark as slow what `SLOW` names."""
     function, _, parameters = item.name.partition("[")
-    if function in SLOW_WITH_SGLANG and parameters == "sglang]":
+    if function in SLOW.get(parameters, ()):
         item.add_marker(pytest.mark.slow)
 
 
