@@ -76,7 +76,7 @@ def audited(run, *words, status=0):
 
 
 def test_the_environment_with_tools_passes_the_audit(run):
-    verdicts = audited(run)
+    verdicts = audited(run, "--search", "10")  # fewer policies than the page's command tries
     assert verdicts.pop("twins")["status"] == "warning"  # as the page says
     assert {verdict["status"] for verdict in verdicts.values()} <= {"pass", "skipped"}
     assert {"copies", "attack all", "memorised answers", "search"} <= set(verdicts)
