@@ -108,8 +108,8 @@ CASES = {
 BOUNDS = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
-# "groups" has padding and another scale, too; bfloat16 rounds more than float16.
-SLOW = ("padding", "float16")
+# "bfloat16" and the test below have heads in groups; "float16" has padding, and a width that is no power of two.
+SLOW = ("groups", "padding")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
