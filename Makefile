@@ -44,7 +44,7 @@ INSTALL   := $(INSTALLER)/bin/python scripts/install.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts venv-agents planner dev train train-lm test test-light test-slow test-versions test-agents test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
+.PHONY: help model model-or-none venv bytecode venv-vllm venv-sglang venv-verl venv-hosts venv-agents planner dev train train-lm test test-light test-slow test-versions test-agents test-viewer test-site viewer lint lint-style lint-types lint-layers bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -80,6 +80,10 @@ bytecode: $(VENV)/.compiled
 $(VENV)/.compiled: $(VENV)/.dev-installed
 	-@$(BIN)/python -m pytest --collect-only -qq > /dev/null
 	@touch $@
+
+# SmolLM2 where it can be had. Where it cannot, its tests are skipped, and say why.
+model-or-none: $(VENV)/.train-installed
+	-+$(MAKE) --no-print-directory model
 
 # A real language model. What reads its file is installed in a temporary folder.
 model: models/smollm2-135m-instruct/.made
@@ -145,8 +149,7 @@ train-lm: venv model
 test test-light test-slow test-versions test-agents: export HF_HUB_OFFLINE = 1
 test test-light test-slow test-versions test-agents: export OMP_NUM_THREADS = 1
 test:
-	+$(MAKE) --no-print-directory --jobs=4 bytecode venv-vllm venv-sglang venv-verl venv-hosts
-	-+$(MAKE) --no-print-directory model  # its tests are skipped, and say why, where it cannot be had
+	+$(MAKE) --no-print-directory --jobs=4 bytecode venv-vllm venv-sglang venv-verl venv-hosts model-or-none
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow and not agents" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
@@ -183,10 +186,17 @@ test-site: docs dev
 viewer:
 	cd textenvs/viewer/frontend && npm ci --no-audit --no-fund && npm run build
 
-lint: dev
+# With --jobs they run side by side.
+lint: lint-style lint-types lint-layers
+
+lint-style: dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+lint-types: dev
 	$(BIN)/mypy
+
+lint-layers: dev
 	$(BIN)/lint-imports
 
 bench: venv
