@@ -21,6 +21,7 @@ FEW = 30  # at the first level and at the last
 FEWER = {
     **{"textenv/agent": 10, "textenv/collab-code": 10, "textenv/math-python": 10},
     **{"textenv/search-qa": 10, "textenv/service-desk": 10, "textenv/collab-document": 10, "textenv/terminal": 3},
+    **{"textenv/sessions": 10},
 }
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
