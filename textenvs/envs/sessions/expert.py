@@ -56,7 +56,7 @@ def read(life: Life, notebook: str) -> list[Line]:
         person, letter, was, day, code, hidden = match.groups()
         about = int(day) if day else things.get(letter or "")
         if person in people and about is not None and (hidden is None or hidden in people):
-            lines.append(Line((people[person], about), code, people.get(hidden), was is not None))
+            lines.append(Line((people[person], about), code, people[hidden] if hidden else None, was is not None))
     return lines
 
 
