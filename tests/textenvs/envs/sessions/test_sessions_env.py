@@ -179,7 +179,7 @@ def test_twins_catch_codes_that_were_never_forgotten():
     assert compared["reversed"][0] > 0.5 * compared["reversed"][1] > 1
 
 
-def test_silent_twins_differ_before_and_never_in_the_answer():
+def test_silent_twins_have_the_same_protected_answers():
     lives = (made(index).life for index in range(20))
     twins_of = ((life, list(silent_twins(life))) for life in lives)
     life, twins = next(one for one in twins_of if {twin.kind for twin in one[1]} == {"forget", "secret"})
