@@ -27,7 +27,7 @@ ROW_OPTIONS: frozenset[str] = frozenset((
     "method", "needless", "no_progress", "opponent", "patience", "progress", "question", "reasoning_marks", "rewarded",
     "score", "scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success",
     "system_prompt", "task_reward", "templates", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt",
-    "top_k", "turn", "user_volunteers", "wasted_call", "wrong",
+    "top_k", "turn", "user_volunteers", "wasted_call", "wrong", "capacity", "leak", "people", "sessions", "things",
 ))  # fmt: skip
 #: Characters of a text that a row may set.
 MAX_TEXT = 10_000

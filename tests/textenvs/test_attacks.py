@@ -23,6 +23,7 @@ FEWER = {
     **{"textenv/agent": 10, "textenv/collab-code": 10, "textenv/math-python": 10, "textenv/math-expression": 10},
     **{"textenv/search-qa": 10, "textenv/service-desk": 10, "textenv/collab-document": 10, "textenv/terminal": 3},
     **{"textenv/worlds": 10, "textenv/worlds-web": 10, "textenv/textarena": 10, "textenv/gsm8k-tool": 10},
+    **{"textenv/sessions": 10},
 }
 REHEARSED = 40  # of the expert's episodes, where an attack asks for hundreds: all of them in `make test-slow`
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)

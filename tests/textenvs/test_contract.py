@@ -22,10 +22,11 @@ from served import registered, running
 
 import textenvs
 from textenvs import TextEnv, TextVectorEnv
+from textenvs.actions import as_reply
 from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.serve.remote import Remote
-from textenvs.turn import check_own_terms
+from textenvs.turn import EpisodeMessages, check_own_terms
 
 # An environment of a server, and what that server plays.
 REMOTE, PLAYED_THERE = "textenv/remote", "textenv/gsm8k-tool"
@@ -205,12 +206,13 @@ def test_turns_keep_the_contract_and_repeat(env_id, choose):
         assert conversation in env.observation_space
         for i, (grown, reward, terminated, truncated, info) in enumerate(steps):
             assert grown in env.observation_space
-            assert grown[: len(conversation)] == conversation
-            assert grown[len(conversation)]["role"] == "assistant"
+            extends = grown[: len(conversation)] == conversation
+            assert extends == ("closing" not in info)
+            added = grown[len(conversation) :] if extends else info["closing"]
+            assert added[0]["role"] == "assistant"
             assert type(reward) is float
             assert reward == pytest.approx(sum(info["terms"].values()))
             assert ("own_terms" in info) == ("earlier" in info)
-            assert "closing" not in info
             check_own_terms(info, reward)
             assert not (terminated and truncated)
             assert (terminated or truncated) == (i == len(steps) - 1) == (info["stop"] is not None)
@@ -263,11 +265,15 @@ def test_the_environment_keeps_its_secrets(env_id):
     env = make(env_id)
     tested = 0
     for seed in range(15):
-        seen, _ = drive(env, babble, seed)
-        opening, last = seen[0][0], seen[-1][0]
+        seen, actions = drive(env, babble, seed)
+        opening = seen[0][0]
+        episode = EpisodeMessages.begin(opening)
+        for action, (observation, *_, info) in zip(actions, seen[1:], strict=True):
+            episode = episode.step(as_reply(action), observation, info.get("closing"))
         opening_text = " ".join(message["content"] for message in opening)
-        answers = " ".join(message["content"] for message in last[len(opening) :] if message["role"] != "assistant")
-        replies_text = " ".join(map(repr, (message for message in last if message["role"] == "assistant")))
+        later = episode.messages[len(opening) :]
+        answers = " ".join(message["content"] for message in later if message["role"] != "assistant")
+        replies_text = " ".join(map(repr, episode.replies))
         info_text = " ".join(repr(step[-1]) for step in seen)
         for secret in secrets_of(env):
             text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
