@@ -138,10 +138,8 @@ def main() -> None:
         options.results.parent.mkdir(parents=True, exist_ok=True)
         with options.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        failed = [verdict[0] for verdict in row.get("verdicts", ()) if verdict[1] == "fail"]
-        print(
-            f"{name}: {row.get('unfinished') or row.get('cause') or ', '.join(failed) or 'nothing found'}", flush=True
-        )
+        outcome = row.get("unfinished") or row.get("cause") or ", ".join(page.findings(row))
+        print(f"{name}: {outcome or 'nothing found'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the audit of published environments asks besides ``textenvs.audit``: of answers, odd replies and randomness.
+"""Checks of published environments besides ``textenvs.audit``: of answers, odd replies and randomness.
 
 A check returns a :class:`~textenvs.audit.Verdict`; its name is the kind of the finding.
 """
@@ -113,7 +113,7 @@ def global_generators(published: Published) -> Verdict:
     """
     openings: list[list[str]] = []
     for noise in (1, 2):
-        shown = []
+        played = []
         for seed in range(8):
             with contained(RandomState.seeded(seed)):
                 random.seed(noise)
@@ -130,8 +130,8 @@ def global_generators(published: Published) -> Verdict:
                     texts.append(step.text)
                     if step.done:
                         break
-                shown.append("\n".join(texts))
-        openings.append(shown)
+                played.append("\n".join(texts))
+        openings.append(played)
     different = sum(one != other for one, other in zip(*openings, strict=True))
     if different:
         cause = "the same seed and replies give another episode where something else draws from the global generators"
@@ -148,11 +148,11 @@ def answers(published: Published) -> Iterator[Verdict]:
         if key is None:
             continue
         tried += 1
-        others = [other for other in keys if other not in (None, key)]
+        different = [other for other in keys if other not in (None, key)]
         forms = {"refuses its own answer": key, "refuses spaces": f"\n {key} \n"}
-        if others and len(key) < _SHORT:
-            forms["takes two answers"] = f"{key}. No, it is {others[seed % len(others)]}."
-            forms["takes a list"] = " or ".join([*map(str, others[:8]), key])
+        if different and len(key) < _SHORT:
+            forms["takes two answers"] = f"{key}. No, it is {different[seed % len(different)]}."
+            forms["takes a list"] = " or ".join([*map(str, different[:8]), key])
         for kind, answer in forms.items():
             if kind == "refuses spaces" and cases["refuses its own answer"]:
                 continue

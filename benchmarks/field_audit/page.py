@@ -88,7 +88,7 @@ def tables(rows: Sequence[Row]) -> str:
             "**Findings by kind.**",
             _table(["group", "finding", "what it says", "environments"], _by_kind(began)),
             "**All environments.** The columns of returns are means over 30 episodes; an empty one has no answer key.",
-            _table(["environment", "silence", "answer key", "best cheap policy", "findings"], _each_row(began)),
+            _table(["environment", "silence", "answer key", "best cheap policy", "findings"], _by_environment(began)),
             "**Not begun here**, and why.",
             _table(["environment", "cause"], [[row["name"], row["cause"]] for row in rows if not row["began"]]),
         ]
@@ -116,7 +116,7 @@ def _by_kind(began: Sequence[Row]) -> Iterable[list[str]]:
             yield [group, kind, says, str(counts[kind])]
 
 
-def _each_row(began: Sequence[Row]) -> Iterable[list[str]]:
+def _by_environment(began: Sequence[Row]) -> Iterable[list[str]]:
     for row in began:
         returns = [row.get("silence"), row.get("expert")]
         yield [row["name"], *map(_number, returns), _best(row), ", ".join(findings(row)) or "-"]

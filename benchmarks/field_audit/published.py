@@ -1,7 +1,7 @@
 """The form in which this audit plays the environments of other packages.
 
-A package's own code draws the task, answers and pays. Nothing of :mod:`textenvs` is in between: no guard of a scorer, no
-forfeit. Two things are added. The global generators of ``random`` and NumPy are set from the episode's seed and kept
+A package's own code draws the task, answers and pays. Nothing of :mod:`textenvs` is in between: no guard of a scorer,
+no forfeit. Two things are added. The global generators of ``random`` and NumPy are set from the episode's seed and kept
 apart from other episodes, because many packages draw from them. And an exception ends the episode without a reward and
 is counted, so that the audit can continue.
 """

@@ -106,10 +106,10 @@ class _Game:
         self.game = textarena.make(f"{name}-v0-raw")
         players = _players(name)
         self.game.reset(num_players=players, seed=seed)
-        self.others = np.random.default_rng([seed, 1])
+        self.opponents = np.random.default_rng([seed, 1])
         self.read: dict[int, str] = dict.fromkeys(range(players), "")
         self.done = False
-        self._play_others()
+        self._play_opponents()
         self.opening = self._observe() or "The game begins."
         state = self.game.state.game_state or {}
         hidden = {key: state.get(key) for key in ("target_word", "secret_word", "secret_code")}
@@ -117,7 +117,7 @@ class _Game:
 
     def reply(self, text: str) -> Step:
         self.done = bool(self.game.step(text)[0])
-        self._play_others()
+        self._play_opponents()
         if not self.done:
             return Step(self._observe() or "It is your turn.")
         rewards, _ = self.game.close()
@@ -135,11 +135,11 @@ class _Game:
         self.read[player] += text
         return text
 
-    def _play_others(self) -> None:
+    def _play_opponents(self) -> None:
         while not self.done and (player := self.game.state.current_player_id) != 0:
             self._observe()
             moves = MOVE.findall(self.read[player]) or ["."]
-            self.done = bool(self.game.step(moves[int(self.others.integers(len(moves)))])[0])
+            self.done = bool(self.game.step(moves[int(self.opponents.integers(len(moves)))])[0])
 
 
 @functools.cache
