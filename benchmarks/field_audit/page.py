@@ -57,13 +57,15 @@ def findings(row: Row) -> list[str]:
     """Return the kinds of the findings on an environment, without duplicates."""
     if "unfinished" in row:
         return ["unfinished"]
-    failed = (check for check, status, *_ in row.get("verdicts", ()) if status == "fail")
-    return list(dict.fromkeys(map(kind_of, failed)))
+    failed = (verdict for verdict in row.get("verdicts", ()) if verdict[1] == "fail")
+    return list(dict.fromkeys(kind_of(check, cause) for check, _, cause, _ in failed))
 
 
-def kind_of(check: str) -> str:
-    """Return the kind of finding that a check makes."""
-    return "cheap policy" if check.startswith("attack ") else _KINDS.get(check, check)
+def kind_of(check: str, cause: str = "") -> str:
+    """Return the kind of finding that a check makes; of an attack that ends the process, it is an exception."""
+    if check.startswith("attack "):
+        return "raises" if "makes the environment fail" in cause else "cheap policy"
+    return _KINDS.get(check, check)
 
 
 def group_of(kind: str) -> str:

@@ -21,7 +21,10 @@ from .published import Published, Step
 
 #: What a wrapper of the package calls a move: in square brackets, or in a box.
 MOVE = re.compile(r"\[[^\[\]\n]{1,60}\]|\\boxed\{[^{}\n]{1,60}\}")
-_QUESTIONS = 2_000  # of a dataset
+#: Questions of a dataset: so many that two episodes hardly have the same.
+_QUESTIONS = 1_000_000
+#: Of datasets that make all at once, or refuse so many.
+_FEWER = {"acre": 5_000, "word_ladder": 5_000}
 _MOST_PLAYERS = 15
 
 
@@ -81,14 +84,15 @@ def _reasoning_gym() -> Iterator[Published]:
 
 
 def begin_question(name: str, seed: int) -> _Question:
-    return _Question(_dataset(name), seed % _QUESTIONS)
+    dataset = _dataset(name)
+    return _Question(dataset, seed % len(dataset))
 
 
 @functools.cache
 def _dataset(name: str) -> Any:
     import reasoning_gym
 
-    return reasoning_gym.create_dataset(name, size=_QUESTIONS, seed=0)
+    return reasoning_gym.create_dataset(name, size=_FEWER.get(name, _QUESTIONS), seed=0)
 
 
 # ------------------------------------------------------------------ TextArena
