@@ -219,6 +219,7 @@ docs-pages: venv
 	$(BIN)/python scripts/config_pages.py docs/configuration.md docs/coming-from-verl.md
 	$(BIN)/python scripts/gpu_sizes.py docs/gpu-sizes.md
 	$(BIN)/python scripts/gpu_claims.py docs/gpu.md
+	$(BIN)/python scripts/llms_txt.py llms.txt
 
 doctor: venv
 	$(BIN)/python -m benchmarks.doctor $(ARGS)

@@ -50,6 +50,11 @@ def listed(nav):
                 yield from listed(target)
 
 
+def test_list_for_language_models_is_current():
+    expected = "\n".join(script("llms_txt").lines())
+    assert (ROOT / "llms.txt").read_text("utf-8") == expected, "run python scripts/llms_txt.py llms.txt"
+
+
 def test_navigation_has_exactly_the_docs_pages(site):
     pages = [page for page in listed(NAV) if not page.startswith("reference/")]
     assert len(set(pages)) == len(pages)

@@ -1,0 +1,146 @@
+"""Audit environments that others published: what of their rewards can be had without the task?
+
+    python -m benchmarks.field_audit [--only PREFIX,...] [--results FILE] [--limit SECONDS] [--report]
+
+Every environment that the installed packages register (:mod:`.sources`) is played as its package publishes it, in a
+process of its own, by ``textenvs.audit`` and by the checks of :mod:`.checks`. It resumes: environments that the results
+have are left out, a JSON line each. ``--report`` plays nothing and makes the tables of docs/field-audit.md again.
+
+GEM pins old versions of what it needs, and the audit needs none of it: ``pip install --no-deps gem-llm``. Nothing is
+downloaded; what needs a download, a service or a key does not begin, and the results say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hardware import processor
+from textenvs.audit.contract import determinism, play_episodes, processes, secrets
+from textenvs.audit.earnings import own_attacks, remembering, returns
+from textenvs.audit.search import search
+from textenvs.audit.subject import Subject, Verdict, mean
+from textenvs.evaluate.runner import Stopped
+from textenvs.global_rng import RandomState, contained
+
+from . import checks, page
+from .published import Published, PublishedEnv
+from .sources import published, versions
+
+RESULTS = Path(__file__).parents[1] / "results" / "field_audit.jsonl"
+EPISODES, SEARCH = 30, 60
+#: Seconds that an environment may take in all.
+LIMIT_S = 600.0
+
+
+def audited(subject: Subject, environment: Published) -> Iterator[Verdict]:
+    """Yield the verdicts on an environment."""
+    yield checks.odd_replies(environment)
+    yield checks.global_generators(environment)
+    if environment.question:
+        yield from checks.answers(environment)
+    episodes = play_episodes(subject)
+    for check in (determinism, processes, secrets):
+        yield check(subject, episodes)
+    yield checks.idle(subject, environment.full)
+    if environment.solvable:
+        yield returns(subject)
+        yield from (verdict for verdict in own_attacks(subject) if verdict.check != "attacks")
+        yield remembering(subject)
+        yield search(subject)
+
+
+def audit(environment: Published) -> dict[str, Any]:
+    """Return the result of one environment, as the results have it."""
+    started = time.perf_counter()
+    row: dict[str, Any] = {"name": environment.name, "package": environment.package}
+    try:
+        with contained(RandomState.seeded(0)):
+            environment.begin(0)
+    except BaseException as error:  # packages end the process, too
+        return {**row, "began": False, "cause": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+    subject = Subject(functools.partial(PublishedEnv, environment), episodes=EPISODES, search=SEARCH)
+    verdicts = []
+    try:
+        for verdict in audited(subject, environment):
+            print(verdict.check, verdict.status, verdict.evidence[:200], file=sys.stderr)
+            verdicts.append(verdict)
+    except Stopped as stopped:
+        verdicts.append(Verdict("another episode", "fail", "episode after episode fails", str(stopped)[:300]))
+    silence = mean(subject.silence)
+    return {
+        **row,
+        "began": True,
+        "silence": silence,
+        "random": mean(subject.random) if environment.solvable else None,
+        "expert": mean(subject.expert) if environment.solvable else None,
+        **checks.measured(environment.begin),
+        "seconds": time.perf_counter() - started,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "verdicts": [[v.check, v.status, v.cause[:300], v.evidence[:400]] for v in verdicts],
+        "shown": {v.check: v.transcript[:1500] for v in verdicts if v.failed and v.transcript},
+    }
+
+
+def in_a_process(name: str, limit_s: float) -> dict[str, Any]:
+    """Audit one environment in a process of its own, which may hang or end."""
+    command = [sys.executable, "-m", "benchmarks.field_audit", "--one", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        last = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        return {"name": name, "began": True, "unfinished": f"not done in {limit_s:g} s, after {' '.join(last)[:200]}"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        last = done.stderr.strip().splitlines()[-1:]
+        return {"name": name, "began": True, "unfinished": f"exit status {done.returncode}: {' '.join(last)[:300]}"}
+    return dict(json.loads(lines[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.field_audit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", metavar="PREFIX,...", help="names that begin so", default="")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="for one environment (%(default)g)"
+    )
+    parser.add_argument("--report", action="store_true", help="play nothing")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.report:
+        page.write(page.read(options.results))
+        return
+    try:
+        installed = versions()
+    except ImportError as error:
+        parser.exit(2, f"{error}\n")
+    environments = {environment.name: environment for environment in published()}
+    if options.one:
+        print(json.dumps(audit(environments[options.one])))
+        return
+    finished = {row["name"] for row in page.read(options.results)}
+    prefixes = tuple(options.only.split(","))
+    for name in environments:
+        if name in finished or not name.startswith(prefixes):
+            continue
+        row = in_a_process(name, options.limit)
+        row |= {"versions": installed, "python": sys.version.split()[0], "machine": processor()}
+        options.results.parent.mkdir(parents=True, exist_ok=True)
+        with options.results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        outcome = row.get("unfinished") or row.get("cause") or ", ".join(page.findings(row))
+        print(f"{name}: {outcome or 'nothing found'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The audit of published environments finds what is planted, and nothing in a sound one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import random
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks.field_audit import checks, page
+from benchmarks.field_audit.published import Published, PublishedEnv, Step
+from textenvs.audit.contract import play_episodes, secrets
+from textenvs.audit.subject import Subject
+
+
+class Sum:
+    """A question with one answer; ``weakness`` says what is wrong with its scorer."""
+
+    def __init__(self, weakness: str, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        a, b = (int(number) for number in rng.integers(10**6, 10**7, 2))
+        self.weakness, self.key = weakness, str(a + b)
+        self.opening = f"What is {a} + {b}?"
+        self.secrets = (self.key,)
+        if weakness == "global generators":
+            self.opening += f" {random.random()}"
+        if weakness == "shows a secret":
+            self.opening = "Guess a number."
+
+    def reply(self, text: str) -> Step:
+        if self.weakness == "raises":
+            float(text)
+        if self.weakness == "runs code":
+            with contextlib.suppress(BaseException):
+                eval(text)  # the weakness that is planted
+        if self.weakness == "hangs" and text.startswith("("):
+            time.sleep(60)
+        if self.weakness == "shows a secret" and text.strip() != self.key:
+            return Step(f"No. It is {self.key}.")
+        answer = text if self.weakness == "refuses spaces" else text.strip()
+        right = self.key in answer if self.weakness == "takes a list" else answer == self.key
+        right = answer.startswith(self.key) if self.weakness == "takes two answers" else right
+        right = right and self.weakness != "refuses its own answer"
+        paid = 0.3 if self.weakness == "pays for nothing" else 0.0
+        return Step("", 1.0 if right else paid, done=True)
+
+    def expert(self, rng: np.random.Generator) -> str:
+        return self.key
+
+
+def planted(weakness: str) -> Published:
+    return Published(f"sums/{weakness}", "sums", functools.partial(Sum, weakness), solvable=True, question=True)
+
+
+def kinds_of(weakness: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    monkeypatch.setattr(checks, "_SLOW_S", 0.2)
+    environment = planted(weakness)
+    subject = Subject(functools.partial(PublishedEnv, environment), episodes=10)
+    verdicts = [checks.odd_replies(environment), checks.global_generators(environment), *checks.answers(environment)]
+    verdicts += [checks.idle(subject, environment.full), secrets(subject, play_episodes(subject))]
+    return {page.kind_of(verdict.check) for verdict in verdicts if verdict.failed}
+
+
+WEAKNESSES = [kind for kinds in page.GROUPS.values() for kind in kinds]
+#: Checks of ``textenvs.audit``, which has tests of its own; and what ends a process.
+ELSEWHERE = {"cheap policy", "memorised answers", "another episode", "unfinished"}
+
+
+@pytest.mark.parametrize("weakness", [kind for kind in WEAKNESSES if kind not in ELSEWHERE])
+def test_planted_weakness_is_named_alone(weakness, monkeypatch):
+    others = {"takes two answers"} if weakness == "takes a list" else set()  # a list of two is one as well
+    assert kinds_of(weakness, monkeypatch) - others == {weakness}
+
+
+def test_sound_environment_has_no_finding(monkeypatch):
+    assert kinds_of("none", monkeypatch) == set()
+
+
+def test_exception_ends_an_episode_unpaid():
+    env = PublishedEnv(planted("raises"))
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("no number")
+    assert (reward, terminated, info["stop"], info["metrics"]["raised"]) == (0.0, True, "raised", 1.0)
+    assert "ValueError" in info["reason"]
+
+
+def test_tables_count_every_row_once(tmp_path):
+    verdicts = [["attack most-frequent", "fail", "", "mean return +0.900, solved"], ["search", "fail", "", ""]]
+    rows = [
+        {"name": "one/a", "began": True, "verdicts": verdicts, "silence": 0.0, "expert": 1.0},
+        {"name": "one/b", "began": True, "verdicts": [["raises", "pass", "", ""]], "silence": 0.0, "expert": None},
+        {"name": "two/c", "began": True, "unfinished": "not done in 600 s"},
+        {"name": "two/d", "began": False, "cause": "LookupError: words"},
+    ]
+    file = tmp_path / "results.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = page.tables(page.read(file))
+    assert "| all | 3 | 1 (6 to 79 %) | 1 (6 to 79 %) | 0 (0 to 56 %) | 2 (21 to 94 %) |" in text
+    assert "| one/a | 0.00 | 1.00 | 0.90 (most-frequent) | cheap policy |" in text
+    assert "| two/d | LookupError: words |" in text
