@@ -208,7 +208,7 @@ class Sessions(TextEnv[SessionsState]):
         return [text for text in self.life.answers if " " in text] if self.state.life is not None else []
 
     def privileged(self, kind: Privilege, rng: np.random.Generator) -> str | None:
-        """Return the right answer to the question that is question_text, the next questions, or the expert's reply."""
+        """Return the right answer to the question of this session, the next questions, or the expert's reply."""
         if kind == "answer":
             return None if self.state.writes else self.session.answer
         if kind == "goal":
