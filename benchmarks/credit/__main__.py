@@ -26,7 +26,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from . import page, policies, score, truth
+from . import games, page, policies, score, truth
 
 DATA = Path(__file__).parents[1] / "results" / "credit"
 
@@ -34,8 +34,9 @@ DATA = Path(__file__).parents[1] / "results" / "credit"
 def main() -> int:
     """Make what is missing; print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tasks = (*policies.TASKS, *games.GAMES)
     names: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
-    parser.add_argument("--tasks", default=list(policies.TASKS), **names)
+    parser.add_argument("--tasks", default=list(tasks), **names)
     parser.add_argument("--policies", default=list(policies.POLICIES), **names)
     parser.add_argument("--turns", type=int, default=2000, help="of each setting, at least")
     parser.add_argument("--folder", type=Path, default=Path("outputs/credit"), help="policies and batches")
@@ -44,7 +45,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="measure nothing")
     options = parser.parse_args()
     for key, chosen, known in (
-        ("--tasks", options.tasks, policies.TASKS),
+        ("--tasks", options.tasks, tasks),
         ("--policies", options.policies, policies.POLICIES),
     ):
         if unknown := [name for name in chosen if name not in known]:
@@ -71,6 +72,9 @@ def main() -> int:
 
 def make(setting: policies.Setting, folder: Path, turns: int, path: Path) -> None:
     """Measure a setting."""
+    if setting.task in games.GAMES:
+        games.measure(setting, turns, path)
+        return
     policies.policy(setting, folder)
     truth.measure(setting, folder, turns)
     truth.add_values(setting, folder)
