@@ -6,10 +6,11 @@
     python -m benchmarks.credit --report                 what is there; also makes the page again
 
 For each task and policy it plays episodes in groups, and at every turn :data:`.truth.FORKS` forks, which say what the
-states before and after it are worth (:mod:`.truth`). Against that truth it scores the advantages that every estimator
-computes of the episodes alone, as a batch of a training run has them (:mod:`.score`). The truth of a setting, a file
-of less than a megabyte for 2,000 turns, is kept in ``--data``: to score another estimator takes seconds. The tables of
-docs/credit-bench.md and its picture are made of the results that are kept where ``--data`` is by default.
+states before and after it are worth (:mod:`.truth`); the values of games are exact (:mod:`.games`). Against that truth
+it scores the advantages that every estimator computes of the episodes alone, as a batch of a training run has them
+(:mod:`.score`). The truth of a setting, a file of less than a megabyte for 2,000 turns, is kept in ``--data``: to score
+another estimator takes seconds. The tables of docs/credit-bench.md and its pictures are made of the results that are
+kept where ``--data`` is by default.
 
 It resumes where it was stopped, batch by batch. One thread; two commands with other ``--tasks`` run side by side.
 """
@@ -34,7 +35,7 @@ DATA = Path(__file__).parents[1] / "results" / "credit"
 def main() -> int:
     """Make what is missing; print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tasks = (*policies.TASKS, *games.GAMES)
+    tasks = (*games.GAMES, *policies.TASKS)
     names: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
     parser.add_argument("--tasks", default=list(tasks), **names)
     parser.add_argument("--policies", default=list(policies.POLICIES), **names)

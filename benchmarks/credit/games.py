@@ -55,11 +55,11 @@ def measure(setting: Setting, turns: int, path: Path) -> None:
     game, rng = Game.of(GAMES[setting.task]), np.random.default_rng(POLICIES[setting.policy])
     logits = improved(game, imitated(game), POLICIES[setting.policy], rng)
     critic = _critic(game, logits, rng)
-    tables, there = list[pa.Table](), 0
-    while there < turns:
+    tables, count = list[pa.Table](), 0
+    while count < turns:
         measured = batch_of(game, logits, critic, rng)
         tables.append(truth.table_of(measured, len(tables)))
-        there += len(measured.fork_rewards)
+        count += len(measured.fork_rewards)
     truth.write(pa.concat_tables(tables), path, compression_level=19)
 
 
@@ -77,11 +77,16 @@ def _critic(game: Game, logits: Floats, rng: np.random.Generator) -> Floats:
     """Return the mean return after each observation, ``[C]``, over as many episodes as a critic of the others sees."""
     tasks = rng.integers(len(game.starts), size=CRITIC * SIZE)
     played = play(game, logits, tasks, np.arange(len(tasks)), rng)
-    batch, context = played.batch, game.context[played.state]
-    earned = np.concatenate([[0.0], np.cumsum(batch.turn_rewards)])
-    to_go = earned[batch.turn_offsets[1:]][batch.episode_of_token] - earned[batch.turn_of_token]
+    context = game.context[played.state]
     count = np.bincount(context, minlength=len(logits))
-    return np.asarray(np.bincount(context, to_go, len(logits)) / np.maximum(count, 1), np.float64)
+    return np.asarray(np.bincount(context, returns_to_go(played), len(logits)) / np.maximum(count, 1), np.float64)
+
+
+def returns_to_go(played: small.Episodes) -> Floats:
+    """Return what each token's turn and those after it earned, ``[N]``."""
+    batch = played.batch
+    earned = np.concatenate([[0.0], np.cumsum(batch.turn_rewards)])
+    return np.asarray(earned[batch.turn_offsets[1:]][batch.episode_of_token] - earned[batch.turn_of_token], np.float64)
 
 
 def batch_of(game: Game, logits: Floats, critic: Floats, rng: np.random.Generator) -> Measured:
@@ -92,7 +97,7 @@ def batch_of(game: Game, logits: Floats, critic: Floats, rng: np.random.Generato
     forks = play(game, logits, tasks[of], roots.batch.group[of], rng, np.repeat(starts, FORKS)).batch
     rewards = [own.tolist() for own in np.split(forks.turn_rewards, forks.turn_offsets[1:-1])]
     return Measured(
-        episodes=_trajectories(game, logits, roots),
+        episodes=trajectories(game, logits, roots),
         fork_rewards=[rewards[at : at + FORKS] for at in range(0, len(rewards), FORKS)],
         fork_tokens=np.diff(forks.token_offsets).reshape(-1, FORKS),
         values=critic[game.context[roots.state]],
@@ -101,7 +106,7 @@ def batch_of(game: Game, logits: Floats, critic: Floats, rng: np.random.Generato
     )
 
 
-def _trajectories(game: Game, logits: Floats, played: small.Episodes) -> list[Trajectory]:
+def trajectories(game: Game, logits: Floats, played: small.Episodes) -> list[Trajectory]:
     """Return the episodes as a trainer has them: a token for the observation before each turn, and its tokens.
 
     An episode is solved where it came to an end of its own and gained something.

@@ -10,7 +10,7 @@ import pytest
 from trajectories import trajectory_of, turns_of
 
 from benchmarks.credit import __main__ as command
-from benchmarks.credit import games, page, score, truth
+from benchmarks.credit import games, learning, page, score, truth
 from benchmarks.credit.policies import Setting
 from benchmarks.estimators.enumerated import improved
 from benchmarks.estimators.games import Game
@@ -265,7 +265,7 @@ def test_exact_advantages_are_those_of_forks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", games.GAMES)
-def test_trajectories_of_games_show_what_the_policy_sees(name: str) -> None:
+def test_trajectories_of_games_show_the_observations(name: str) -> None:
     """Rewards and their parts agree, a turn's state is its observation, and solved episodes gained something."""
     measured = of_game(name, 2)
     seen = [
@@ -283,7 +283,7 @@ def test_trajectories_of_games_show_what_the_policy_sees(name: str) -> None:
         assert score.solved(episode) == (episode.terminated and gain > 0)
 
 
-def test_exact_truth_comes_back_and_small_advantages_are_not_clear(tmp_path: Path) -> None:
+def test_exact_truth_comes_back_from_its_file(tmp_path: Path) -> None:
     """The file of a game has its exact advantages; a sign is clear from a quarter of their root mean square on."""
     measured = of_game("rooms", 3)
     truth.write(truth.table_of(measured, 0), tmp_path / "game.parquet")
@@ -303,6 +303,17 @@ def test_policies_of_games_improve() -> None:
     returns = [game.expected_return(logits) for logits in (np.zeros(game.shape), start, after, 1e2 * start)]
     assert returns == sorted(returns)
     assert returns[0] + 0.1 < returns[1] < returns[2] < returns[3]
+
+
+@pytest.mark.parametrize("name", ["graphgpo", "turn_gae, lam 0.5"])
+def test_learning_curves_rise_from_one_seed(name: str) -> None:
+    """A few updates raise the exact return; the same seed gives the same curve."""
+    game = Game.of(games.GAMES["rooms"])
+    start = np.zeros(game.shape)
+    curves = [learning.curve(game, start, name, 3, seed=0) for _ in range(2)]
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 4
+    assert curves[0][-1] > curves[0][0] == game.expected_return(start)
 
 
 def test_page_has_the_results_that_are_kept() -> None:
