@@ -6,10 +6,11 @@
     python -m benchmarks.credit --report                 what is there; also makes the page again
 
 For each task and policy it plays episodes in groups, and at every turn :data:`.truth.FORKS` forks, which say what the
-states before and after it are worth (:mod:`.truth`). Against that truth it scores the advantages that every estimator
-computes of the episodes alone, as a batch of a training run has them (:mod:`.score`). The truth of a setting, a file
-of less than a megabyte for 2,000 turns, is kept in ``--data``: to score another estimator takes seconds. The tables of
-docs/credit-bench.md and its picture are made of the results that are kept where ``--data`` is by default.
+states before and after it are worth (:mod:`.truth`); the values of games are exact (:mod:`.games`). Against that truth
+it scores the advantages that every estimator computes of the episodes alone, as a batch of a training run has them
+(:mod:`.score`). The truth of a setting, a file of less than a megabyte for 2,000 turns, is kept in ``--data``: to score
+another estimator takes seconds. The tables of docs/credit-bench.md and its pictures are made of the results that are
+kept where ``--data`` is by default.
 
 It resumes where it was stopped, batch by batch. One thread; two commands with other ``--tasks`` run side by side.
 """
@@ -26,7 +27,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from . import page, policies, score, truth
+from . import games, page, policies, score, truth
 
 DATA = Path(__file__).parents[1] / "results" / "credit"
 
@@ -34,8 +35,9 @@ DATA = Path(__file__).parents[1] / "results" / "credit"
 def main() -> int:
     """Make what is missing; print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tasks = (*games.GAMES, *policies.TASKS)
     names: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
-    parser.add_argument("--tasks", default=list(policies.TASKS), **names)
+    parser.add_argument("--tasks", default=list(tasks), **names)
     parser.add_argument("--policies", default=list(policies.POLICIES), **names)
     parser.add_argument("--turns", type=int, default=2000, help="of each setting, at least")
     parser.add_argument("--folder", type=Path, default=Path("outputs/credit"), help="policies and batches")
@@ -44,7 +46,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="measure nothing")
     options = parser.parse_args()
     for key, chosen, known in (
-        ("--tasks", options.tasks, policies.TASKS),
+        ("--tasks", options.tasks, tasks),
         ("--policies", options.policies, policies.POLICIES),
     ):
         if unknown := [name for name in chosen if name not in known]:
@@ -71,6 +73,9 @@ def main() -> int:
 
 def make(setting: policies.Setting, folder: Path, turns: int, path: Path) -> None:
     """Measure a setting."""
+    if setting.task in games.GAMES:
+        games.measure(setting, turns, path)
+        return
     policies.policy(setting, folder)
     truth.measure(setting, folder, turns)
     truth.add_values(setting, folder)

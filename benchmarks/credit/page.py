@@ -1,4 +1,4 @@
-"""The tables and the picture of docs/credit-bench.md, from the settings' results."""
+"""The tables and the pictures of docs/credit-bench.md, from the settings' results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .games import GAMES
+
 PAGE = Path(__file__).parents[2] / "docs" / "credit-bench.md"
-PICTURE = PAGE.parent / "images" / "credit-bench.png"
+#: The picture of each kind of tasks.
+PICTURES = {
+    "Text": PAGE.parent / "images" / "credit-bench.png",
+    "Games": PAGE.parent / "images" / "credit-bench-games.png",
+}
 #: The lines of the page that stand before and after what is made here.
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 #: What half of the truth's forks say: no estimator, but what one without bias and with that noise would reach.
@@ -37,6 +43,13 @@ def results(data: Path) -> list[Result]:
     return [json.loads(path.read_text()) for path in sorted(data.glob("*.json"))]
 
 
+def kinds(rows: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the results by :data:`PICTURES`' kinds; only what is there."""
+    games = [row for row in rows if row["task"] in GAMES]
+    kinds = {"Text": [row for row in rows if row["task"] not in GAMES], "Games": games}
+    return {name: chosen for name, chosen in kinds.items() if chosen}
+
+
 def order(rows: Sequence[Result]) -> list[str]:
     """Return the estimators that all settings have, by the mean share of wrong signs; the ceiling last."""
     shared = [name for name in rows[0]["estimators"] if all(name in row["estimators"] for row in rows)]
@@ -56,13 +69,14 @@ def cost(name: str, row: Result) -> float:
 
 
 def tables(rows: Sequence[Result]) -> str:
-    """Return the page's tables, as Markdown."""
+    """Return the tables of results of one kind, as Markdown."""
     heads = [f"{row['task']}, {row['policy']}" for row in rows]
     parts = [
         "**Turns whose advantage has the wrong sign**, of those whose sign is clear, in percent, with an interval of "
         "95 %. In brackets, those for which the estimate is 0.",
         _table(["estimator", *heads, "sampled tokens"], _wrong(rows)),
-        "**Cosine** between estimates and true advantages: 1 where the estimates are a multiple of the truth.",
+        "**Cosine** between estimates and true advantages: 1 where the estimates are a multiple of the truth. After the"
+        " interval, Spearman's rank correlation.",
         _table(["estimator", *heads], _cosine(rows)),
         "**What the truth says about the episodes.**",
         _table(["", *heads], _facts(rows)),
@@ -80,14 +94,19 @@ def _wrong(rows: Sequence[Result]) -> Iterator[list[str]]:
 
 def _cosine(rows: Sequence[Result]) -> Iterator[list[str]]:
     for name in order(rows):
-        values = [row["estimators"][name]["cosine"] for row in rows]
-        yield [name, *(f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in values)]
+        measures = [row["estimators"][name] for row in rows]
+        yield [name, *(_cosine_and_rank(measure) for measure in measures)]
 
 
 def _facts(rows: Sequence[Result]) -> Iterator[list[str]]:
     for name, share in FACTS.items():
         values = [row["facts"][name] for row in rows]
         yield [name, *("" if math.isnan(v) else f"{100 * v:.0f} %" if share else f"{v:,.4g}" for v in values)]
+
+
+def _cosine_and_rank(measures: dict[str, Sequence[float]]) -> str:
+    (value, low, high), rank = measures["cosine"], measures["rank"][0]
+    return "all are 0" if math.isnan(value) else f"{value:.2f} ({low:.2f} to {high:.2f}), {rank:.2f}"
 
 
 def _percent(measure: Sequence[float]) -> str:
@@ -110,7 +129,8 @@ def filled(page: str, rows: Sequence[Result]) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}, between which the tables stand")
-    return f"{before}{BEGIN}\n\n{tables(rows)}\n\n{END}{after}"
+    parts = "\n\n".join(f"### {kind}\n\n{tables(chosen)}" for kind, chosen in kinds(rows).items())
+    return f"{before}{BEGIN}\n\n{parts}\n\n{END}{after}"
 
 
 def draw(rows: Sequence[Result], path: Path) -> None:
@@ -139,8 +159,9 @@ def draw(rows: Sequence[Result], path: Path) -> None:
 
 
 def write(data: Path) -> None:
-    """Put the tables into the page, and draw the picture again."""
+    """Put the tables into the page, and draw the pictures again."""
     rows = results(data)
     if rows:
         PAGE.write_text(filled(PAGE.read_text(), rows))
-        draw(rows, PICTURE)
+    for kind, chosen in kinds(rows).items():
+        draw(chosen, PICTURES[kind])

@@ -23,6 +23,9 @@ from .truth import FOR_ESTIMATES, SIZE, Floats, Measured
 #: A turn's advantage is clear where it is so many standard errors from 0. At 2, one turn in twenty without any effect
 #: would be clear, with a random sign, and a perfect estimator wrong about half of them.
 CLEAR = 3.0
+#: An exact advantage is clear from this share of all turns' root mean square on: smaller ones hardly move the policy,
+#: whatever sign an estimate gives them.
+LARGE = 0.25
 #: Resamplings of groups for an interval of 95 %.
 DRAWS = 1000
 #: What needs an episode that is not in the data: a greedy one of each task.
@@ -31,6 +34,7 @@ LEFT_OUT = ("remax",)
 VARIANTS: dict[str, dict[str, Any]] = {
     "turn_grpo, group": {"adv_estimator": "turn_grpo", "baseline": "group"},
     "turn_grpo, last turn": {"adv_estimator": "turn_grpo", "reward_credit": "last"},
+    "turn_gae, lam 0.5": {"adv_estimator": "turn_gae", "lam": 0.5},
     "gigpo, history": {"adv_estimator": "gigpo", "anchor": "history"},
 }
 
@@ -141,7 +145,7 @@ def turns_of(batches: Sequence[Measured], estimate: Estimate, forks: str) -> Tur
     which = slice(FOR_ESTIMATES, None) if forks == "all" else slice(FOR_ESTIMATES + 1, None, 2)
     rows, groups = [], 0
     for measured in batches:
-        truth, error = measured.advantages(which)
+        truth, error = measured.truth(which)
         group = measured.actions.group[measured.actions.episode_of_turn]
         rows.append((truth, error, estimate(measured), group + groups))
         groups += int(group.max()) + 1
@@ -155,7 +159,7 @@ def scores(turns: Turns) -> dict[str, tuple[float, float, float]]:
     ``cosine``: between estimates and truth over all turns, without the noise of the truth. ``rank``: Spearman's
     correlation over all turns, which the noise of the truth lowers.
     """
-    clear = np.abs(turns.truth) > CLEAR * np.sqrt(turns.error)
+    clear = np.abs(turns.truth) > _limit(turns.truth, turns.error)
     agree = np.sign(turns.estimate) * np.sign(turns.truth)
     agree[np.abs(turns.estimate) < 1e-9] = 0.0
     ranks = [_ranks(values) for values in (turns.estimate, turns.truth)]
@@ -180,6 +184,13 @@ def scores(turns: Turns) -> dict[str, tuple[float, float, float]]:
     return {name: (float(whole[0, k]), float(low[k]), float(high[k])) for k, name in enumerate(names)}
 
 
+def _limit(truth: Floats, error: Floats) -> Floats:
+    """Return the size from which each turn's advantage is clear, ``[K]``."""
+    return np.asarray(
+        CLEAR * np.sqrt(error) if error.any() else np.full_like(truth, LARGE * np.sqrt(np.mean(truth**2)))
+    )
+
+
 def _measures(sums: Floats) -> Floats:
     clear, wrong, silent, product, own, truth, ranks, first, second = sums.T
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -197,11 +208,11 @@ def _ranks(values: Floats) -> Floats:
 
 def facts(batches: Sequence[Measured]) -> dict[str, float]:
     """Return what the truth says of the turns, of solved and other episodes, and of states."""
-    truth, error = map(np.concatenate, zip(*(measured.advantages() for measured in batches), strict=True))
+    truth, error = map(np.concatenate, zip(*(measured.truth() for measured in batches), strict=True))
     right = np.concatenate(
         [np.array([solved(t) for t in one.episodes])[one.actions.episode_of_turn] for one in batches]
     )
-    limit = CLEAR * np.sqrt(error)
+    limit = _limit(truth, error)
     peers = {
         kind: np.concatenate(
             [shared_anchors(replace(one.actions, anchor=anchor_states(one.episodes, kind))) for one in batches]

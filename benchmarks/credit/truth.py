@@ -37,6 +37,7 @@ GROUPS, SIBLINGS = 8, 8
 SIZE = GROUPS * SIBLINGS
 #: What a table has beside the columns of trajectories.
 FORK_REWARDS, FORK_TOKENS, BATCH, VALUES, BOOTSTRAP = "fork_rewards", "fork_tokens", "batch", "values", "bootstrap"
+EXACT = "exact"  # in the tables of games alone
 _EXTRA = pa.schema(
     [
         (BATCH, pa.int32()),
@@ -58,6 +59,7 @@ class Measured:
     fork_tokens: NDArray[np.int64]  #: int ``[K, FORKS]``; the tokens that each sampled
     values: Floats  #: float ``[N]``; a critic's, before each action token
     bootstrap: Floats  #: float ``[E]``; a critic's, at the end
+    exact: Floats | None = None  #: float ``[K]``; the advantage of each turn, where values can be computed
 
     @cached_property
     def actions(self) -> ActionBatch:
@@ -69,6 +71,10 @@ class Measured:
         """The return of each fork, float ``[K, FORKS]``."""
         return np.array([[sum(rewards) for rewards in forks] for forks in self.fork_rewards])
 
+    def truth(self, forks: slice = slice(FOR_ESTIMATES, None)) -> tuple[Floats, Floats]:
+        """Return each turn's advantage ``[K]`` and its variance: the exact one, or that by these forks."""
+        return self.advantages(forks) if self.exact is None else (self.exact, np.zeros(len(self.exact)))
+
     def advantages(self, forks: slice = slice(FOR_ESTIMATES, None)) -> tuple[Floats, Floats]:
         """Return each turn's advantage ``[K]`` by these forks, and the variance ``[K]`` of that estimate."""
         returns = self.fork_returns[:, forks]
@@ -78,8 +84,14 @@ class Measured:
         error = (squares + squares.mean() / (number - 1)) / number**2
         last = np.zeros(len(before), np.bool_)
         last[self.actions.turn_offsets[1:] - 1] = True
-        after = np.where(last, 0.0, np.roll(before, -1))
-        return self.actions.turn_rewards + after - before, error + np.where(last, 0.0, np.roll(error, -1))
+        return differences(self.actions, before), error + np.where(last, 0.0, np.roll(error, -1))
+
+
+def differences(batch: ActionBatch, before: Floats) -> Floats:
+    """Return each turn's advantage, ``[K]``, of the values of the states before the turns, ``[K]``."""
+    after = np.roll(before, -1)
+    after[batch.turn_offsets[1:] - 1] = 0.0
+    return batch.turn_rewards + after - before
 
 
 def shards(setting: Setting, folder: Path) -> list[Path]:
@@ -143,7 +155,11 @@ def table_of(measured: Measured, number: int) -> pa.Table:
         VALUES: [measured.values[own] for own in tokens],
         BOOTSTRAP: measured.bootstrap.tolist(),
     }
-    return _with_columns(measured.episodes, columns)
+    table = _with_columns(measured.episodes, columns)
+    if measured.exact is None:
+        return table
+    exact = [measured.exact[own] for own in turns]
+    return table.append_column(EXACT, pa.array(exact, pa.list_(pa.float64())))
 
 
 def _with_columns(episodes: Sequence[Trajectory], columns: Mapping[str, Sequence[Any]]) -> pa.Table:
@@ -196,7 +212,7 @@ async def _add_values(setting: Setting, folder: Path, paths: Sequence[Path]) -> 
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    return table.drop_columns(_EXTRA.names)
+    return table.drop_columns([name for name in (*_EXTRA.names, EXACT) if name in table.column_names])
 
 
 def read(path: Path) -> list[Measured]:
@@ -211,7 +227,8 @@ def read(path: Path) -> list[Measured]:
         # A critic's values are of action tokens, in the order of time, as `gather` has them.
         values = np.concatenate([np.zeros(0), *columns[VALUES]])
         assert len(values) == len(gather(episodes, [t.token_ids for t in episodes]))
-        batches.append(Measured(episodes, rewards, tokens, values, np.array(columns[BOOTSTRAP])))
+        exact = np.concatenate(part[EXACT].to_pylist()) if EXACT in part.column_names else None
+        batches.append(Measured(episodes, rewards, tokens, values, np.array(columns[BOOTSTRAP]), exact))
     return batches
 
 

@@ -66,22 +66,34 @@ def run(piece: Piece) -> list[dict[str, Any]]:
 
 
 def policies(game: Game, seed: int) -> list[Floats]:
-    """Return logits of the first policy and after each of :data:`UPDATES` updates.
-
-    An update goes along the default estimator's for a batch of 128 episodes, as far as :data:`UPDATE_KL`.
-    """
+    """Return logits of the first policy and after each of :data:`UPDATES` updates."""
     rng = np.random.default_rng((seed, 1))
     path = [rng.normal(0.0, 0.5, game.shape)]
     for _ in range(UPDATES):
-        logits = path[-1]
+        path.append(improved(game, path[-1], 1, rng))
+    return path
+
+
+def improved(game: Game, logits: Floats, number: int, rng: np.random.Generator) -> Floats:
+    """Return the logits after so many updates.
+
+    An update goes along the default estimator's for a batch of 128 episodes, as far as :data:`UPDATE_KL`.
+    """
+    for _ in range(number):
         (played,) = _stacks(game, logits, {"rough": np.zeros(len(game.context))}, Piece("", 0, 16, 8, 1), rng)
         coefficient = played.stack.advantages(DEFAULT).advantages
-        step = updates(game, logits, played, coefficient).reshape(game.shape)
-        step *= 1e-3 / np.linalg.norm(step)
-        for _ in range(8):  # the KL is nearly a square of the step's length
-            step *= np.sqrt(UPDATE_KL / game.kl(logits, logits + step))
-        path.append(logits + step)
-    return path
+        logits = logits + step_of(game, logits, updates(game, logits, played, coefficient).reshape(game.shape))
+    return logits
+
+
+def step_of(game: Game, logits: Floats, direction: Floats) -> Floats:
+    """Return the step along a direction ``[C, A]`` that moves the policy by :data:`UPDATE_KL`; 0 along 0."""
+    if not direction.any():  # all episodes of each task earned the same
+        return direction
+    step = direction * (1e-3 / np.linalg.norm(direction))
+    for _ in range(8):  # the KL is nearly a square of the step's length
+        step *= np.sqrt(UPDATE_KL / game.kl(logits, logits + step))
+    return np.asarray(step, np.float64)
 
 
 def updates(game: Game, logits: Floats, played: Played, coefficients: Floats) -> Floats:

@@ -10,9 +10,11 @@ import pytest
 from trajectories import trajectory_of, turns_of
 
 from benchmarks.credit import __main__ as command
-from benchmarks.credit import page, score, truth
+from benchmarks.credit import games, learning, page, score, truth
 from benchmarks.credit.policies import Setting
-from trainers.algorithms.batch import ActionBatch, Advantages
+from benchmarks.estimators.enumerated import improved
+from benchmarks.estimators.games import Game
+from trainers.algorithms.batch import ActionBatch, Advantages, anchor_states
 from trainers.algorithms.estimators import RLOO, Estimator, Fork, TurnGRPO
 from trainers.algorithms.estimators.fork import fork_values
 from trainers.trajectory import Trajectory
@@ -241,6 +243,77 @@ def test_page_orders_estimators_and_names_costs(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="tables stand"):
         page.filled("# Page\n", [row])
+
+
+def of_game(name: str, seed: int) -> truth.Measured:
+    """Play a batch of a game with a random policy and a critic that knows nothing."""
+    game, rng = Game.of(games.GAMES[name]), np.random.default_rng(seed)
+    return games.batch_of(game, rng.normal(size=game.shape), np.zeros(game.shape[0]), rng)
+
+
+@pytest.mark.parametrize("name", games.GAMES)
+def test_exact_advantages_are_those_of_forks(name: str) -> None:
+    """Forks, many of them in all, miss the exact advantages by their own standard error; both scores use the truth."""
+    measured = of_game(name, 1)
+    by_forks, variance = measured.advantages()
+    exact, error = measured.truth()
+    assert not error.any()
+    assert 0.8 < np.mean((by_forks - exact) ** 2) / variance.mean() < 1.2
+    turns = score.turns_of([measured], score.again, "half")
+    np.testing.assert_array_equal(turns.truth, exact)
+    assert not np.array_equal(turns.estimate, exact)
+
+
+@pytest.mark.parametrize("name", games.GAMES)
+def test_trajectories_of_games_show_the_observations(name: str) -> None:
+    """Rewards and their parts agree, a turn's state is its observation, and solved episodes gained something."""
+    measured = of_game(name, 2)
+    seen = [
+        int(episode.token_ids[start - 1])
+        for episode in measured.episodes
+        for start in np.flatnonzero(np.diff(np.where(episode.action_mask, episode.turn_id, -1), prepend=-1) > 0)
+    ]
+    states = anchor_states(measured.episodes)
+    assert len({*zip(seen, states.tolist(), strict=True)}) == len({*seen}) == len({*states.tolist()})
+    for episode in measured.episodes:
+        parts = [sum(terms.values()) for terms in episode.turn_terms]
+        np.testing.assert_allclose(parts, episode.turn_rewards)
+        assert episode.truncated == (not episode.action_mask[-1])
+        gain = sum(terms["gain"] for terms in episode.turn_terms)
+        assert score.solved(episode) == (episode.terminated and gain > 0)
+
+
+def test_exact_truth_comes_back_from_its_file(tmp_path: Path) -> None:
+    """The file of a game has its exact advantages; a sign is clear from a quarter of their root mean square on."""
+    measured = of_game("rooms", 3)
+    truth.write(truth.table_of(measured, 0), tmp_path / "game.parquet")
+    (again,) = truth.read(tmp_path / "game.parquet")
+    assert list(again.episodes) == list(measured.episodes)
+    np.testing.assert_array_equal(again.truth()[0], measured.truth()[0])
+    values = np.array([1.0, -1.0, 0.01, 0.0])
+    turns = score.Turns(values, np.zeros(4), np.array([1.0, 1.0, -1.0, 1.0]), np.arange(4))
+    assert score.scores(turns)["wrong"][0] == 0.5
+
+
+def test_policies_of_games_improve() -> None:
+    """The careless policy is between chance and the best one; training raises the exact return."""
+    game = Game.of(games.GAMES["ask"])
+    start = games.imitated(game)
+    after = improved(game, start, 4, np.random.default_rng(0))
+    returns = [game.expected_return(logits) for logits in (np.zeros(game.shape), start, after, 1e2 * start)]
+    assert returns == sorted(returns)
+    assert returns[0] + 0.1 < returns[1] < returns[2] < returns[3]
+
+
+@pytest.mark.parametrize("name", ["graphgpo", "turn_gae, lam 0.5"])
+def test_learning_curves_rise_from_one_seed(name: str) -> None:
+    """A few updates raise the exact return; the same seed gives the same curve."""
+    game = Game.of(games.GAMES["rooms"])
+    start = np.zeros(game.shape)
+    curves = [learning.curve(game, start, name, 3, seed=0) for _ in range(2)]
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 4
+    assert curves[0][-1] > curves[0][0] == game.expected_return(start)
 
 
 def test_page_has_the_results_that_are_kept() -> None:
