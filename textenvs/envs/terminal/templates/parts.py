@@ -39,8 +39,8 @@ _TOPICS = (
 
 
 def filled(text: str, names: Mapping[str, object]) -> str:
-    """Return the text with each ``@name@`` replaced by that name's value."""
-    return re.sub(r"@(\w+)@", lambda match: str(names[match[1]]), text)
+    """Return the text with each ``@name@`` replaced by that name's value, and those in the value as well."""
+    return re.sub(r"@(\w+)@", lambda match: filled(str(names[match[1]]), names), text)
 
 
 def faults_of(
