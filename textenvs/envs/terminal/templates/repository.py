@@ -149,7 +149,7 @@ _RULES = (
             ),
             Option(
                 "int((int(cents) + @half@) / @step@) * @step@",
-                "Quotes are rounded to multiples of @step@ cents: from @half@ cents below one on, up.",
+                "Quotes are rounded to the nearest multiple of @step@ cents, a half up.",
                 lambda c, s: (c + s // 2) // s * s,
             ),
             Option(
