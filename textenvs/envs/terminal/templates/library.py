@@ -704,7 +704,8 @@ def _check(rng: random.Random, name: str, variant: Variant, *, fails: bool) -> C
     percent, limit = int(str(variant.names["percent"])), int(str(variant.names["from_nights"]))
     for stay in (limit - 1, limit, limit + rng.randint(1, 20)):
         # Both roundings make a difference.
-        cents = rng.choice([cents for cents in range(2000, 30_000) if cents * (100 - percent) % 100])
+        draws = (rng.randint(2000, 30_000) for _ in range(1000))
+        cents = next(cents for cents in draws if cents * (100 - percent) % 100)
         due = cents if stay < limit else variant["discounted"](cents, percent, stay, limit)
         dialogue.append((f"price {cents / 100:.2f} {stay}", money(due)))
     refund = rng.randint(1, 99) * 100
