@@ -8,10 +8,10 @@ from __future__ import annotations
 import datetime
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..project import Check, Fault, Project, Question
-from .parts import GOODS, SERVICES, fault_of_edits, notes, token
+from .parts import ASKED, GOODS, SERVICES, asked_together, fault_of_edits, notes, token
 from .variation import Option, Rule, Variant
 
 _FOLDERS = ("cache", "spool", "scratch", "work")
@@ -650,27 +650,31 @@ def _questions(rng: random.Random, files: dict[str, str], manifest: str) -> list
             history[path].append(state[path][0])
         lines = [f"{digest} {size} {path}" for path, (digest, size) in state.items()]
         files[f"store/{date}/{manifest}"] = "\n".join(lines) + "\n"
-    path = rng.choice([path for path in paths if len(history[path]) > 3])
-    date = rng.choice(dates)
-    sizes = [line.split() for line in files[f"store/{date}/{manifest}"].splitlines()]
-    largest = max(sizes, key=lambda cells: (int(cells[1]), cells[0]))
+    changed = rng.sample([path for path in paths if len(history[path]) > 3], ASKED)
+    days = rng.sample(dates, ASKED)
     return [
-        Question(
-            "previous-checksum",
-            f"Which checksum did {path} have before its present one, by the manifests in store/?",
-            history[path][-2],
-            [
-                f"head -2 store/{date}/{manifest}",
-                f"grep -h ' {path}$' store/*/{manifest} | cut -d' ' -f1 | uniq | tail -2 | head -1",
-            ],
-        ),
-        Question(
-            "largest-file",
-            f"Which checksum has the largest file in the backup of {date}?",
-            largest[0],
-            [
-                f"head -2 store/{date}/{manifest}",
-                f"sort -k2,2n -k1,1 store/{date}/{manifest} | tail -1 | cut -d' ' -f1",
-            ],
-        ),
+        asked_together([_previous_checksum(path, history[path][-2], manifest) for path in changed]),
+        asked_together([_largest_file(f"store/{date}/{manifest}", date, files) for date in days]),
     ]
+
+
+def _previous_checksum(path: str, checksum: str, manifest: str) -> Question:
+    return Question(
+        "previous-checksum",
+        f"Which checksum did {path} have before its present one, by the manifests in store/?",
+        checksum,
+        [
+            "ls store | tail -2",
+            f"grep -h ' {path}$' store/*/{manifest} | cut -d' ' -f1 | uniq | tail -2 | head -1",
+        ],
+    )
+
+
+def _largest_file(path: str, date: datetime.date, files: Mapping[str, str]) -> Question:
+    largest = max((line.split() for line in files[path].splitlines()), key=lambda cells: (int(cells[1]), cells[0]))
+    return Question(
+        "largest-file",
+        f"Which checksum has the largest file in the backup of {date}?",
+        largest[0],
+        [f"head -2 {path}", f"sort -k2,2n -k1,1 {path} | tail -1 | cut -d' ' -f1"],
+    )

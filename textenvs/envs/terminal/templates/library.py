@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from ..project import Check, Fault, Project, Question
-from .parts import CITIES, fault_of_edits, notes, person, token
+from .parts import ASKED, CITIES, asked_together, fault_of_edits, notes, person, token
 from .variation import Option, Rule, Variant
 
 _COMMAND = """#!/bin/sh
@@ -805,7 +805,7 @@ def _texts(rng: random.Random, variant: Variant) -> list[tuple[str, str]]:
 def _questions(rng: random.Random, files: dict[str, str], room: str) -> list[Question]:
     """Draw the bookings of each month, and ask about them."""
     guests = sorted({person(rng) for _ in range(60)})
-    best, rows_of = "", dict[str, list[tuple[int, str]]]()
+    rows_of = dict[str, list[tuple[int, str]]]()
     for year in range(2021, 2021 + rng.randint(2, 4)):
         for month in range(1, 13):
             spent = rng.sample(range(100, 99_999), 60)
@@ -815,27 +815,31 @@ def _questions(rng: random.Random, files: dict[str, str], room: str) -> list[Que
                 lines.append(f"{reference};{guest};{room}{rng.randint(1, 20)};{cents}")
                 rows_of.setdefault(guest, []).append((cents, reference))
             files[f"bookings/{year}-{month:02}.csv"] = "\n".join(lines) + "\n"
-            best = max(best, f"{year}-{month:02}")
-    guest = rng.choice([guest for guest in guests if len({cents for cents, _ in rows_of[guest]}) > 10])
-    # Amounts of different months can be equal: the largest must be the guest's only one of that amount.
-    cents = max(cents for cents, _ in rows_of[guest] if [other for other, _ in rows_of[guest]].count(cents) == 1)
-    reference = next(reference for amount, reference in rows_of[guest] if amount == cents)
-    last = files[f"bookings/{best}.csv"].splitlines()[1:]
-    cheapest = min(last, key=lambda line: int(line.split(";")[3]))
+    guests = rng.sample([guest for guest in guests if len({cents for cents, _ in rows_of[guest]}) > 10], ASKED)
+    months = rng.sample(sorted(path for path in files if path.startswith("bookings/")), ASKED)
     return [
-        Question(
-            "reference-of-amount",
-            f"What is the reference of the booking of {guest} over exactly {cents} cents?",
-            reference,
-            ["ls bookings | head", f"grep -h ';{guest};.*;{cents}$' bookings/*.csv | cut -d';' -f1"],
-        ),
-        Question(
-            "cheapest-booking",
-            "What is the reference of the cheapest booking in the last month of which there are any?",
-            cheapest.split(";")[0],
-            [
-                "ls bookings | tail -1",
-                "tail -n +2 $(ls bookings/*.csv | tail -1) | sort -t';' -k4,4n | head -1 | cut -d';' -f1",
-            ],
-        ),
+        asked_together([_reference_of_amount(guest, rows_of[guest]) for guest in guests]),
+        asked_together([_cheapest_booking(path, files[path]) for path in months]),
     ]
+
+
+def _reference_of_amount(guest: str, rows: Sequence[tuple[int, str]]) -> Question:
+    # Amounts of different months can be equal: the largest must be the guest's only one of that amount.
+    amounts = [cents for cents, _ in rows]
+    cents = max(cents for cents in amounts if amounts.count(cents) == 1)
+    return Question(
+        "reference-of-amount",
+        f"What is the reference of the booking of {guest} over exactly {cents} cents?",
+        next(reference for amount, reference in rows if amount == cents),
+        ["ls bookings | head", f"grep -h ';{guest};.*;{cents}$' bookings/*.csv | cut -d';' -f1"],
+    )
+
+
+def _cheapest_booking(path: str, text: str) -> Question:
+    cheapest = min(text.splitlines()[1:], key=lambda line: int(line.split(";")[3]))
+    return Question(
+        "cheapest-booking",
+        f"What is the reference of the cheapest booking in {path}?",
+        cheapest.split(";")[0],
+        ["ls bookings | tail -1", f"tail -n +2 {path} | sort -t';' -k4,4n | head -1 | cut -d';' -f1"],
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..project import Check, Fault, Project, Question
-from .parts import SERVICES, filled, notes, person, requests, token
+from .parts import ASKED, SERVICES, asked_together, filled, notes, person, requests, token
 from .variation import Option, Rule, Variant, numbers
 
 _SUMMARY = """#!/bin/bash
@@ -739,25 +739,33 @@ def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Q
         return lines
 
     names = [f"{service}{number}" for service in SERVICES for number in range(rng.randint(2, 5))]
-    common, (one, other) = token(rng), rng.sample(names, 2)
+    chosen = rng.sample(names, 2 * ASKED)
+    pairs = {pair: token(rng) for pair in zip(chosen[::2], chosen[1::2], strict=True)}
+    common = {name: label for pair, label in pairs.items() for name in pair}
     for name in names:
-        record(lambda: f"/{rng.choice(SERVICES)}", name, common if name in (one, other) else "")
-    first, second = (f"<(awk '{{ print $8 }}' logs/{name}.log | sort -u)" for name in (one, other))
-    largest = max(sizes, key=lambda client: sizes[client])
+        record(lambda: f"/{rng.choice(SERVICES)}", name, common.get(name, ""))
+    largest = [client for client, _ in sizes.most_common(ASKED)]
     return [
         Question(
             "largest-client",
-            "Which address received the most bytes, over all files logs/*.log?",
-            largest,
+            f"Which {ASKED} addresses received the most bytes, over all files logs/*.log? Answer with them, the one "
+            "that received most first, with one space between them.",
+            " ".join(largest),
             [
                 "head -2 logs/*.log | head",
-                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -n | sed -n '$s/.* //p'",
+                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -rn | "
+                f"awk 'NR <= {ASKED} {{ print $2 }}' | paste -sd' '",
             ],
         ),
-        Question(
-            "common-id",
-            f"Which request id (the last word of a line) is both in logs/{one}.log and in logs/{other}.log?",
-            common,
-            [f"head -2 logs/{one}.log", f"comm -12 {first} {second}"],
-        ),
+        asked_together([_common_id(*pair, label) for pair, label in pairs.items()]),
     ]
+
+
+def _common_id(one: str, other: str, label: str) -> Question:
+    first, second = (f"<(awk '{{ print $8 }}' logs/{name}.log | sort -u)" for name in (one, other))
+    return Question(
+        "common-id",
+        f"Which request id (the last word of a line) is both in logs/{one}.log and in logs/{other}.log?",
+        label,
+        [f"head -2 logs/{one}.log", f"comm -12 {first} {second}"],
+    )

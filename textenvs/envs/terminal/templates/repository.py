@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from ..project import Check, Edit, Fault, Project, Question
-from .parts import CITIES, COLOURS, GOODS, TOWNS, fault_of_command, notes, person, token
+from .parts import ASKED, CITIES, COLOURS, GOODS, TOWNS, asked_together, fault_of_command, notes, person, token
 from .variation import Option, Rule, Variant
 
 _QUOTE = """#!/bin/sh
@@ -360,26 +360,31 @@ def _commits(
 def _questions(
     rng: random.Random, own: Sequence[str], tickets: Mapping[str, str], zones: Mapping[str, str]
 ) -> list[Question]:
-    zone, other = rng.sample(own, 2)
-    line = rng.choice(zones[zone].splitlines()[1:])
-    rates = zones[other].splitlines()[0]
+    chosen = rng.sample(own, 2 * ASKED)
+    lines = [(rng.choice(zones[zone].splitlines()[1:]), tickets[zone]) for zone in chosen[:ASKED]]
     return [
-        Question(
-            "commit-of-line",
-            f"Which ticket (T-...) does the message of the commit name that introduced the place {line}?",
-            tickets[zone],
-            ["git log --oneline | head", f"git log --format=%s -S{line} | tail -1 | grep -o 'T-[0-9a-f]*'"],
-        ),
-        Question(
-            "commit-of-file",
-            f"Which ticket (T-...) introduced the zone whose first line is '{rates}'?",
-            tickets[other],
-            [
-                f"grep -lx '{rates}' zones/*",
-                f"git log --format=%s -- $(grep -lx '{rates}' zones/*) | tail -1 | grep -o 'T-[0-9a-f]*'",
-            ],
-        ),
+        asked_together([_commit_of_line(*line) for line in lines]),
+        asked_together([_commit_of_file(zones[zone].splitlines()[0], tickets[zone]) for zone in chosen[ASKED:]]),
     ]
+
+
+def _commit_of_line(line: str, ticket: str) -> Question:
+    return Question(
+        "commit-of-line",
+        f"Which ticket (T-...) does the message of the commit name that introduced the place {line}?",
+        ticket,
+        ["git log --oneline | head", f"git log --format=%s -S{line} | tail -1 | grep -o 'T-[0-9a-f]*'"],
+    )
+
+
+def _commit_of_file(rates: str, ticket: str) -> Question:
+    zone = f"$(grep -lx '{rates}' zones/*)"
+    return Question(
+        "commit-of-file",
+        f"Which ticket (T-...) introduced the zone whose first line is '{rates}'?",
+        ticket,
+        [f"grep -lx '{rates}' zones/*", f"git log --format=%s -- {zone} | tail -1 | grep -o 'T-[0-9a-f]*'"],
+    )
 
 
 def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> list[Fault]:

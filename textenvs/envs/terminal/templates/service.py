@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..project import Check, Project, Question
-from .parts import CITIES, GOODS, TOWNS, filled, notes, requests, token
+from .parts import ASKED, CITIES, GOODS, TOWNS, Request, asked_together, filled, notes, requests, token
 from .variation import Option, Rule, Variant, numbers
 
 _SERVE = """#!/bin/sh
@@ -703,36 +703,38 @@ def _questions(rng: random.Random, files: dict[str, str], shop: _Shop) -> list[Q
     hosts = [f"{rng.choice(['web', 'app', 'node'])}-{number}" for number in range(1, rng.randint(4, 7))]
     log = requests(rng, 4000, hosts, lambda: f"/{shop.names['things']}/{token(rng, 6).upper()}")
     files["logs/access.log"] = "\n".join(request.line for request in log) + "\n"
-    host, date = rng.choice(hosts), f"2025-05-{rng.randint(2, 27):02}"
-    slowest = max(
-        (request for request in log if request.host == host and request.time.startswith(date)),
-        key=lambda request: request.milliseconds,
-    )
     builds = [(f"2025-05-{number:02}T{rng.randint(1, 22):02}:30", token(rng, 10)) for number in range(1, 28)]
     files["logs/deployments.txt"] = "".join(f"{time}Z deployed build {build}\n" for time, build in builds)
-    failed = next(
-        request for request in log if request.host == host and request.status == 503 and request.minute > 2880
-    )
-    build = [build for time, build in builds if time <= failed.time][-1]
-    pattern = f"^{date}.*Z {host} "
-    first = f'awk \'$1 >= "{"2025-05-03"}" && $2 == "{host}" && $6 == 503 {{ print $1; exit }}\' logs/access.log'
+    dates = [f"2025-05-{number:02}" for number in rng.sample(range(2, 19), ASKED)]
     return [
-        Question(
-            "slowest-request",
-            f"Which request (its hexadecimal id) of the host {host} took longest on {date}, by logs/access.log?",
-            slowest.name,
-            [
-                "head -3 logs/access.log",
-                f"grep '{pattern}' logs/access.log | sort -k7,7n | tail -1 | grep -o 'req=[0-9a-f]*' | cut -c5-",
-            ],
-        ),
-        Question(
-            "build-of-failure",
-            f"Which build was deployed when {host} answered with 503 for the first time since 2025-05-03?",
-            build,
-            [
-                "head -3 logs/*",
-                f"t=$({first}); awk -v t=$t '$1 <= t {{ b = $4 }} END {{ print b }}' logs/deployments.txt",
-            ],
-        ),
+        asked_together([_slowest_request(log, rng.choice(hosts), date) for date in dates]),
+        asked_together([_build_of_failure(log, builds, rng.choice(hosts), date) for date in dates]),
     ]
+
+
+def _slowest_request(log: Sequence[Request], host: str, date: str) -> Question:
+    own = [request for request in log if request.host == host and request.time.startswith(date)]
+    pattern = f"^{date}.*Z {host} "
+    return Question(
+        "slowest-request",
+        f"Which request (its hexadecimal id) of the host {host} took longest on {date}, by logs/access.log?",
+        max(own, key=lambda request: request.milliseconds).name,
+        [
+            "head -3 logs/access.log",
+            f"grep '{pattern}' logs/access.log | sort -k7,7n | tail -1 | grep -o 'req=[0-9a-f]*' | cut -c5-",
+        ],
+    )
+
+
+def _build_of_failure(log: Sequence[Request], builds: Sequence[tuple[str, str]], host: str, date: str) -> Question:
+    failed = next(request for request in log if request.host == host and request.status == 503 and request.time >= date)
+    first = f'awk \'$1 >= "{date}" && $2 == "{host}" && $6 == 503 {{ print $1; exit }}\' logs/access.log'
+    return Question(
+        "build-of-failure",
+        f"Which build was deployed when {host} answered with 503 for the first time since {date}?",
+        [build for time, build in builds if time <= failed.time][-1],
+        [
+            "head -3 logs/*",
+            f"t=$({first}); awk -v t=$t '$1 <= t {{ b = $4 }} END {{ print b }}' logs/deployments.txt",
+        ],
+    )

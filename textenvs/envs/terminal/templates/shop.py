@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 
 from ..project import Check, Fault, Project, Question
-from .parts import CITIES, GOODS, fault_of_command, notes, person, token
+from .parts import ASKED, CITIES, GOODS, asked_together, fault_of_command, notes, person, token
 from .variation import Option, Rule, Variant, numbers
 
 _SHOP = """#!/bin/sh
@@ -801,31 +801,36 @@ def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
         part = [(token(rng), numbers[rng.choice(people)], cents) for cents in rng.sample(range(100, 90_000), 60)]
         files[f"exports/payments-{month}.csv"] = _table(["reference", "number", "cents"], part)
         rows += part
-    orphan = token(rng)
-    refunds = [*rng.sample([reference for reference, _, _ in rows], 60), orphan]
+    orphans = [token(rng) for _ in range(ASKED)]
+    refunds = [*rng.sample([reference for reference, _, _ in rows], 60), *orphans]
     rng.shuffle(refunds)
+    orphans.sort(key=refunds.index)
     files["exports/refunds.csv"] = _table(["reference", "reason"], [(line, rng.choice(GOODS)) for line in refunds])
-    name = rng.choice([name for name in people if any(row[1] == numbers[name] for row in rows)])
-    own = sorted((row for row in rows if row[1] == numbers[name]), key=lambda row: (-row[2], row[0]))
-    number = f"$(awk -F, '$2 == \"{name}\" {{ print $1 }}' exports/people.csv)"
+    names = rng.sample([name for name in people if any(row[1] == numbers[name] for row in rows)], ASKED)
     return [
-        Question(
-            "payment-of-person",
-            f"What is the reference of the largest payment of {name} in exports/ (the first in order of equal ones)?",
-            own[0][0],
-            [
-                "head -2 exports/*.csv | head -20",
-                f"grep -h \",{number},\" exports/payments-*.csv | sort -t, -k3,3nr -k1,1 | sed -n '1s/,.*//p'",
-            ],
-        ),
+        asked_together([_payment_of_person(name, [row for row in rows if row[1] == numbers[name]]) for name in names]),
         Question(
             "refund-without-payment",
-            "Which reference in exports/refunds.csv is of no payment in exports/?",
-            orphan,
+            f"Which {ASKED} references in exports/refunds.csv are of no payment in exports/? Answer with them in the "
+            "order of the file, with one space between them.",
+            " ".join(orphans),
             [
                 "head -2 exports/refunds.csv",
                 "awk -F, '/refer/ { next } FILENAME ~ /payments/ { seen[$1]; next } !($1 in seen) { print $1 }' "
-                "exports/payments-*.csv exports/refunds.csv",
+                "exports/payments-*.csv exports/refunds.csv | paste -sd' '",
             ],
         ),
     ]
+
+
+def _payment_of_person(name: str, rows: Sequence[tuple[str, int, int]]) -> Question:
+    number = f"$(awk -F, '$2 == \"{name}\" {{ print $1 }}' exports/people.csv)"
+    return Question(
+        "payment-of-person",
+        f"What is the reference of the largest payment of {name} in exports/ (the first in order of equal ones)?",
+        min(rows, key=lambda row: (-row[2], row[0]))[0],
+        [
+            "head -2 exports/*.csv | head -20",
+            f"grep -h \",{number},\" exports/payments-*.csv | sort -t, -k3,3nr -k1,1 | sed -n '1s/,.*//p'",
+        ],
+    )

@@ -6,12 +6,12 @@ It needs make, sh, Python 3 and coreutils.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
 from ..project import Check, Fault, Project, Question
-from .parts import COLOURS, GOODS, notes, token
+from .parts import ASKED, COLOURS, GOODS, asked_together, notes, token
 from .variation import Option, Rule, Variant
 
 _MAKEFILE = """# Builds the site. Usage: make [SRC=@pages@] [OUT=public]
@@ -682,25 +682,35 @@ def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Q
         spent[build] = dict(zip(pages, rng.sample(range(2, 9000), len(pages)), strict=True))
         lines += [f"build {build} rendered {path} in {milliseconds} ms" for path, milliseconds in spent[build].items()]
     files["logs/builds.log"] = "\n".join(lines) + "\n"
-    build, page = rng.randint(10, 60), rng.choice(list(pages.values()))
-    target = page.paragraphs[1][0].split("[[")[-1].rstrip("]")
-    slowest = max(spent[build], key=lambda path: spent[build][path])
-    link = f"$(grep -rh -A9 'Reference: {page.reference}' {folder} | grep -o '\\[\\[[^]]*' | tail -1 | cut -c3-)"
-    reference = "xargs sed -n 's/^Reference: //p'"
+    chosen = rng.sample(list(pages.values()), ASKED)
+    references = {page.title: page.reference for page in pages.values()}
+    builds = rng.sample(range(10, 60), ASKED)
+    slowest = {build: max(spent[build], key=lambda path, build=build: spent[build][path]) for build in builds}
     return [
-        Question(
-            "reference-of-link",
-            f"The page of reference {page.reference} links to two pages. What is the reference of the second one?",
-            next(other.reference for other in pages.values() if other.title == target),
-            [f"grep -rl {page.reference} {folder}", f'grep -rlx "Title: {link}" {folder} | {reference}'],
-        ),
-        Question(
-            "slowest-page",
-            f"What is the reference of the page that took longest in build {build}, by logs/builds.log?",
-            pages[slowest].reference,
-            [
-                "head -3 logs/builds.log",
-                f"grep '^build {build} ' logs/builds.log | sort -k6,6n | tail -1 | cut -d' ' -f4 | {reference}",
-            ],
-        ),
+        asked_together([_reference_of_link(folder, page, references) for page in chosen]),
+        asked_together([_slowest_page(build, pages[path].reference) for build, path in slowest.items()]),
     ]
+
+
+def _reference_of_link(folder: str, page: _Page, references: Mapping[str, str]) -> Question:
+    target = page.paragraphs[1][0].split("[[")[-1].rstrip("]")
+    link = f"$(grep -rh -A9 'Reference: {page.reference}' {folder} | grep -o '\\[\\[[^]]*' | tail -1 | cut -c3-)"
+    return Question(
+        "reference-of-link",
+        f"The page of reference {page.reference} links to two pages. What is the reference of the second one?",
+        references[target],
+        [
+            f"grep -rl {page.reference} {folder}",
+            f"grep -rlx \"Title: {link}\" {folder} | xargs sed -n 's/^Reference: //p'",
+        ],
+    )
+
+
+def _slowest_page(build: int, reference: str) -> Question:
+    path = f"grep '^build {build} ' logs/builds.log | sort -k6,6n | tail -1 | cut -d' ' -f4"
+    return Question(
+        "slowest-page",
+        f"What is the reference of the page that took longest in build {build}, by logs/builds.log?",
+        reference,
+        ["head -3 logs/builds.log", f"{path} | xargs sed -n 's/^Reference: //p'"],
+    )
