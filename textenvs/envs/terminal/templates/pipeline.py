@@ -91,7 +91,7 @@ _RULES = (
         "Readings above the limit are not treated as agreed.",
         [
             Option(
-                "value = round(value, 6)",
+                'value = value if value <= settings["@high_key@"] else -1',
                 "Readings above `@high_key@` are dropped.",
                 lambda value, high: value if value <= high else None,
             ),
