@@ -55,6 +55,15 @@ class Edit:
     old: str
     new: str
 
+    def of_lines(self, text: str) -> Edit:
+        """Return this edit of a file's text as one of whole lines."""
+        start = text.index(self.old)
+        end = start + len(self.old.removesuffix("\n"))
+        first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+        lines = text[first : last if last >= 0 else len(text)]
+        ends = "\n" * self.old.endswith("\n")
+        return Edit(self.path, lines + ends, (lines + ends).replace(self.old, self.new))
+
     @property
     def undo(self) -> str:
         """The shell command that takes it back, where ``new`` stands in the file."""

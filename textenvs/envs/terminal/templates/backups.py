@@ -517,7 +517,7 @@ def draw(rng: random.Random) -> Project:
     )
     looks = ["ls *", "cat bin/backup bin/rotate bin/due", f"cat {names['lib']}/* {names['etc']}/*"]
     modes = dict.fromkeys(["bin/backup", "bin/rotate", "bin/due"], 0o755)
-    faults = [*variant.edits(_EDITS, looks), *variant.faults(rng, looks), _subshell(variant, looks)]
+    faults = [*variant.edits(_EDITS, files, looks), *variant.faults(rng, files, looks), _subshell(variant, looks)]
     return Project(about, files, faults, checks, modes, fixed=fixed, questions=questions)
 
 

@@ -653,7 +653,11 @@ def draw(rng: random.Random) -> Project:
         f"What they print is in `{variant.page}`."
     )
     looks = ["ls -R | head -40", f"cat {library}/commands.py"]
-    faults = [*variant.edits(_EDITS, looks), *variant.faults(rng, looks), *_import_faults(variant, looks[:1])]
+    faults = [
+        *variant.edits(_EDITS, files, looks),
+        *variant.faults(rng, files, looks),
+        *_import_faults(variant, looks[:1]),
+    ]
     return Project(about, files, faults, checks, {str(package): 0o755}, fixed=fixed, questions=questions)
 
 

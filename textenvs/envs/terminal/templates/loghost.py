@@ -487,7 +487,11 @@ def draw(rng: random.Random) -> Project:
         "            hour = (hour + 24) % 24\n",
         f"            {half}\n",
     )
-    faults = [*variant.edits([*_EDITS, overflow], looks), *variant.faults(rng, looks), *_file_faults(rng, site, looks)]
+    faults = [
+        *variant.edits([*_EDITS, overflow], files, looks),
+        *variant.faults(rng, files, looks),
+        *_file_faults(rng, site, looks),
+    ]
     return Project(about, files, faults, checks, {"bin/summary": 0o755}, fixed=fixed, questions=questions)
 
 

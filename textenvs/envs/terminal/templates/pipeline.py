@@ -318,7 +318,7 @@ def draw(rng: random.Random) -> Project:
         "`./run.sh FILES` reads files of readings, drops rows that are not valid, and prints a report, which is "
         f"described in `{variant.page}`."
     )
-    faults = [*variant.edits(_EDITS, looks), *variant.faults(rng, looks), permission]
+    faults = [*variant.edits(_EDITS, files, looks), *variant.faults(rng, files, looks), permission]
     questions = _questions(data, readings)
     return Project(about, files, faults, checks, {"run.sh": 0o755}, fixed=frozenset(data), questions=questions)
 

@@ -288,7 +288,7 @@ def draw(rng: random.Random) -> Project:
     return Project(
         about,
         files,
-        _faults(rng, names, zones[5], now),
+        _faults(rng, names, zones[5], now, files),
         checks,
         modes,
         history.setup,
@@ -387,7 +387,7 @@ def _commit_of_file(rates: str, ticket: str) -> Question:
     )
 
 
-def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> list[Fault]:
+def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files: Mapping[str, str]) -> list[Fault]:
     """Return the faults; each is about files of its own, so that any of them go together."""
     looks, save = ["git status", "git log --oneline --graph --all | head -40"], "git commit -q --no-verify -m"
     surcharge, deleted = f"{names.lib}/surcharge.awk", f"zones/{names.deleted}.txt"
@@ -403,7 +403,7 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> li
     onto = "git -c rebase.autoStash=true rebase -q --onto"
     island = f"^Surcharge for {names.island}"
     rules = []
-    for fault in tariff.variant.faults(rng, looks):
+    for fault in tariff.variant.faults(rng, files, looks):
         [edit] = fault.edits
         make = f"{Edit(edit.path, edit.new, edit.old).undo} && {save} 'Tidy up {edit.path}' -- {edit.path}"
         repair = f"{fault.repair} && {save} 'Do as agreed: {fault.kind}' -- {edit.path}"

@@ -153,7 +153,7 @@ def search(fields, store, settings, matches=None):
     for item in store.items:
         if visible(item, settings) and item["city"] == fields["city"]:
             matches.append(item)
-    ranked = sorted(matches, key=lambda item: @order_of_search@)
+    ranked = sorted(matches, key=@order_of_search@)
     size = int(settings["page_size"])
     start = (int(fields.get("page", "1")) - 1) * size
     codes = [item["@key@"] for item in ranked[start : start + size]]
@@ -294,23 +294,25 @@ _RULES = (
         "Searches list the @things@ in another order than before.",
         [
             Option(
-                '(item["cents"], item["@key@"])',
+                'lambda item: (item["cents"], item["@key@"])',
                 "A search has the cheapest first, and equal ones by @key@.",
                 lambda r: (r[3], r[0]),
             ),
             Option(
-                '(-item["cents"], item["@key@"])',
+                'lambda item: (-item["cents"], item["@key@"])',
                 "A search has the dearest first, and equal ones by @key@.",
                 lambda r: (-r[3], r[0]),
             ),
-            Option('item["@key@"]', "A search is in the order of @key@.", lambda r: r[0]),
+            Option('lambda item: item["@key@"]', "A search is in the order of @key@.", lambda r: r[0]),
             Option(
-                '(item["name"], item["@key@"])',
+                'lambda item: (item["name"], item["@key@"])',
                 "A search is in the order of names, and equal ones by @key@.",
                 lambda r: (r[1], r[0]),
             ),
             Option(
-                'item["@key@"][1:]', "A search is in the order of @key@, without its first letter.", lambda r: r[0][1:]
+                'lambda item: item["@key@"][1:]',
+                "A search is in the order of @key@, without its first letter.",
+                lambda r: r[0][1:],
             ),
         ],
     ),
@@ -553,7 +555,7 @@ def draw(rng: random.Random) -> Project:
         f"What it answers is in `{variant.page}`."
     )
     looks = ["ls -R | head -50", "echo 'GET /health' | bin/serve"]
-    faults = [*variant.edits(_EDITS, looks), *variant.faults(rng, looks)]
+    faults = [*variant.edits(_EDITS, files, looks), *variant.faults(rng, files, looks)]
     return Project(about, files, faults, checks, {"bin/serve": 0o755}, fixed=fixed, questions=questions)
 
 
@@ -705,10 +707,11 @@ def _questions(rng: random.Random, files: dict[str, str], shop: _Shop) -> list[Q
     files["logs/access.log"] = "\n".join(request.line for request in log) + "\n"
     builds = [(f"2025-05-{number:02}T{rng.randint(1, 22):02}:30", token(rng, 10)) for number in range(1, 28)]
     files["logs/deployments.txt"] = "".join(f"{time}Z deployed build {build}\n" for time, build in builds)
+    failures = rng.sample([request for request in log if request.status == 503 and request.minute > 2880], ASKED)
     dates = [f"2025-05-{number:02}" for number in rng.sample(range(2, 19), ASKED)]
     return [
         asked_together([_slowest_request(log, rng.choice(hosts), date) for date in dates]),
-        asked_together([_build_of_failure(log, builds, rng.choice(hosts), date) for date in dates]),
+        asked_together([_build_of_failure(log, builds, one.host, one.time[:10]) for one in failures]),
     ]
 
 

@@ -616,7 +616,11 @@ def draw(rng: random.Random) -> Project:
         f"reports. `docs/schema.md` describes the tables, and `{variant.page}` the output."
     )
     looks = ["ls *", f"cat {names['code']}/*.py", "cat docs/schema.md"]
-    faults = [*variant.edits(_EDITS, looks), *variant.faults(rng, looks), *_file_faults(rng, variant, looks)]
+    faults = [
+        *variant.edits(_EDITS, files, looks),
+        *variant.faults(rng, files, looks),
+        *_file_faults(rng, variant, looks),
+    ]
     return Project(about, files, faults, checks, {"bin/shop": 0o755}, fixed=fixed, questions=questions)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..project import Fault, edit
+from ..project import Edit, Fault, edit
 from .parts import filled
 
 #: What is added to identifiers: ``count`` becomes ``raw_count``, ``count_raw`` or ``countRaw``.
@@ -146,22 +146,25 @@ class Variant:
         rng.shuffle(sentences)
         return {self.page: "\n".join([f"# {rng.choice(_TITLES)}", "", *sentences]) + "\n"}
 
-    def edits(self, table: Sequence[tuple[str, str, str, str, str]], looks: Sequence[str]) -> list[Fault]:
-        """Return the faults of a table of edits: kind, symptom, path, old and new text."""
-        return [
-            edit(kind, self.words(symptom), self.words(path), self.text(old), self.text(new), looks=looks)
-            for kind, symptom, path, old, new in table
-        ]
+    def edits(
+        self, table: Sequence[tuple[str, str, str, str, str]], files: Mapping[str, str], looks: Sequence[str]
+    ) -> list[Fault]:
+        """Return the faults of a table of edits: kind, symptom, path, old and new text; ``files`` is healthy."""
+        cells = (
+            (kind, self.words(symptom), self.words(path), *map(self.text, texts))
+            for kind, symptom, path, *texts in table
+        )
+        return [_edit_of_lines(*row, files, looks) for row in cells]
 
-    def faults(self, rng: random.Random, looks: Sequence[str]) -> list[Fault]:
+    def faults(self, rng: random.Random, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
         """Return the fault of each rule: the program follows another option, which is drawn."""
-        faults = []
+        faults, looks = [], [*looks, f"cat {self.page}"]
         for rule in self.rules:
             own = self.chosen[rule.name]
             other = rng.choice([option for option in rule.options if option.code != own.code])
             symptom = f"{self.words(rule.symptom)} {self.page} says what was agreed."
             path, old, new = self.words(rule.path), self.text(own.code), self.text(other.code)
-            faults.append(edit(rule.name, symptom, path, old, new, looks=[*looks, f"cat {self.page}"]))
+            faults.append(_edit_of_lines(rule.name, symptom, path, old, new, files, looks))
         return faults
 
     def _renamed(self, program: str) -> str:
@@ -172,6 +175,16 @@ class Variant:
             for line in program.split("\n")
         )
         return "\n".join(lines)
+
+
+def _edit_of_lines(
+    kind: str, symptom: str, path: str, old: str, new: str, files: Mapping[str, str], looks: Sequence[str]
+) -> Fault:
+    """Return the fault of an edit. Whole lines, so that its repair is one of this project's lines."""
+    if (count := files[path].count(old)) != 1:
+        raise ValueError(f"{kind}: {path}: {old!r} stands there {count} times")
+    change = Edit(path, old, new).of_lines(files[path])
+    return edit(kind, symptom, path, change.old, change.new, looks=looks)
 
 
 def chosen_of(rng: random.Random, rules: Sequence[Rule]) -> dict[str, Option]:

@@ -582,7 +582,7 @@ def draw(rng: random.Random) -> Project:
     return Project(
         about,
         files,
-        [*variant.edits([*_EDITS, short], looks), *variant.faults(rng, looks), asset],
+        [*variant.edits([*_EDITS, short], files, looks), *variant.faults(rng, files, looks), asset],
         checks,
         fixed=fixed,
         questions=questions,
