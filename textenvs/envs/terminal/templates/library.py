@@ -515,7 +515,7 @@ _RULES = (
 )
 _IDENTIFIERS = (
     "is_leap days_in_month add_months overlaps discounted compare_versions before total part "
-    "rest position whole sign gaps stop formats widths pads pad branch span clock run ANSWERS DAYS taken opens closes"
+    "rest position whole sign gaps stop formats widths pads pad branch span clock run taken opens closes"
 )
 
 #: Kind, symptom, path, old and new text.

@@ -75,7 +75,8 @@ _SETTINGS = """{
   "@top_key@": @top@
 }
 """
-_IDENTIFIERS = "rows path settings file row value figure values totals groups top sums count ranked item main HERE"
+_UNIT = "The values in the files are raw: a reading is a raw value times @factor@."
+_IDENTIFIERS = "rows path settings file row value figure values totals groups top sums count ranked item main"
 _PLACES = ("Zürich", "Köln", "Bern", "Genève")
 
 _RULES = (
@@ -295,7 +296,7 @@ def draw(rng: random.Random) -> Project:
         "@lib@/@sums@.py": _SUMS,
         "etc/@settings@.json": _SETTINGS,
     }
-    files = variant.files(texts) | variant.document(rng)
+    files = variant.files(texts) | variant.document(rng, _UNIT)
     stations = [f"{rng.choice('ABCDEF')}{number}" for number in range(10, 10 + rng.randint(9, 16))]
     readings = _Readings(variant, stations, factor, high, int(str(names["top"])))
     data = {
@@ -306,7 +307,7 @@ def draw(rng: random.Random) -> Project:
     def checks(fresh: random.Random) -> Sequence[Check]:
         return [_check(fresh, f"report{number}", readings) for number in range(2)]
 
-    looks = ["ls *", "cat main.py"]
+    looks = ["ls . */*.py", "cat main.py"]
     permission = Fault(
         "permission",
         "It cannot be started.",

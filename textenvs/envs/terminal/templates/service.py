@@ -387,8 +387,8 @@ _RULES = (
     ),
 )
 _IDENTIFIERS = (
-    "load seconds flag values LAYERS ROUTES fields fits parts pattern dispatch handler gross taxed visible "
-    "matches ranked start codes total Store items find by_key row target body pairs verb"
+    "load seconds flag values fields fits parts pattern dispatch handler gross taxed visible "
+    "matches ranked start codes total items find by_key row target body pairs verb"
 )
 
 #: Kind, symptom, path, old and new text.

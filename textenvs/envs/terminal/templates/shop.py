@@ -454,8 +454,8 @@ _RULES = (
 )
 #: Columns of tables are identifiers, too: an import's files have the drawn ones.
 _IDENTIFIERS = (
-    "migrate main folder paths path connection value rejected table row marks command cell ROOT "
-    "TABLES placed coupon cancelled pieces stock size reference stock_of_lines payments_once"
+    "migrate main folder paths path connection value rejected table row marks command cell "
+    "placed coupon cancelled pieces stock size reference stock_of_lines payments_once"
 )
 
 #: Kind, symptom, path, old and new text.

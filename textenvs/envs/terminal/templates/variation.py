@@ -140,9 +140,10 @@ class Variant:
         """Return the files of programs, by path."""
         return {self.words(path): self.text(text) for path, text in texts.items()}
 
-    def document(self, rng: random.Random) -> dict[str, str]:
-        """Return the page that states the rules, by its path."""
-        sentences = [f"- {self.words(self.chosen[rule.name].says)}" for rule in self.rules]
+    def document(self, rng: random.Random, *more: str) -> dict[str, str]:
+        """Return the page that states the rules, and ``more`` in other sentences, by its path."""
+        stated = [*(self.chosen[rule.name].says for rule in self.rules), *more]
+        sentences = [f"- {self.words(sentence)}" for sentence in stated]
         rng.shuffle(sentences)
         return {self.page: "\n".join([f"# {rng.choice(_TITLES)}", "", *sentences]) + "\n"}
 
