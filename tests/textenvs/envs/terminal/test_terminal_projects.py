@@ -72,13 +72,13 @@ def other_rules(chosen_of, rng, rules):
     return chosen_of(random.Random(rng.getrandbits(64) + 1), rules)
 
 
-def test_times_do_not_tell_which_files_a_fault_changed():
+def test_all_files_have_one_time():
     shell, project = shell_of(ShellLimits()), TEMPLATES["repository"](random.Random(0))
     broken = wait_for(project.state(shell, project.faults[:1])).project
     assert len({entry.mtime_ns for entry in broken.values()}) == 1
 
 
-def test_index_of_git_is_the_same_in_another_run():
+def test_git_index_is_deterministic():
     project = TEMPLATES["repository"](random.Random(0))
     # Other limits: results of the first shell are not used by the second.
     states = [wait_for(project.state(shell_of(ShellLimits(disk_mb=disk_mb)))) for disk_mb in (60, 61)]

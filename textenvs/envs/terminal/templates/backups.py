@@ -578,20 +578,20 @@ def _rotation(rng: random.Random, variant: Variant) -> Check:
     of_month = dict[tuple[int, int], list[datetime.date]]()
     for date in dates:
         of_month.setdefault((date.year, date.month), []).append(date)
-    left = {*dates[-newest:]}
+    retained = {*dates[-newest:]}
     for (of_year, month), days_of in of_month.items():
         age = 12 * (today.year - of_year) + today.month - month
         if variant["kept-months"](age, months) and (chosen := variant["overwritten-first"](days_of)) is not None:
-            left.add(chosen)
-    gone = [date for date in dates if date not in left]
+            retained.add(chosen)
+    removed = [date for date in dates if date not in retained]
     manual = f"manual-{token(rng)}"
     command = (
         f"mkdir /tmp/rotated; cd /tmp/rotated; mkdir {' '.join(map(str, dates))} {manual}; "
         f"/project/bin/rotate . {today}; LC_ALL=C ls"
     )
     prefix = variant["removal"]
-    listing = sorted([*map(str, left), manual, *(f"{prefix}{date}" for date in gone if prefix)])
-    line = variant["removed-line"].format(len(gone), len(dates), len(dates) - len(gone))
+    listing = sorted([*map(str, retained), manual, *(f"{prefix}{date}" for date in removed if prefix)])
+    line = variant["removed-line"].format(len(removed), len(dates), len(dates) - len(removed))
     return Check("rotation", command, "\n".join([line, *listing]))
 
 

@@ -703,7 +703,7 @@ def _check(rng: random.Random, name: str, variant: Variant, *, fails: bool) -> C
     dialogue = [("leap 2000", yes), ("leap 2024", yes), ("leap 2023", no), *_date_commands(rng, variant)]
     people = rng.randint(3, 7)
     part, rest = rng.randint(1000, 9000), rng.randint(2, people - 1)
-    shares = [part + more for more in variant["cents-left-over"](people, rest)]
+    shares = [part + cents for cents in variant["cents-left-over"](people, rest)]
     dialogue.append((f"share {(people * part + rest) / 100:.2f} {people}", " ".join(map(money, shares))))
     percent, limit = int(str(variant.names["percent"])), int(str(variant.names["from_nights"]))
     for stay in (limit - 1, limit, limit + rng.randint(1, 20)):
@@ -757,8 +757,8 @@ def _slots(rng: random.Random, variant: Variant) -> list[tuple[str, str]]:
     def span(start: int, end: int) -> str:
         return f"{clock(start)}-{clock(end)}"
 
-    def gaps(taken: Sequence[tuple[int, int]]) -> str:
-        busy = {minute for start, stop in taken for minute in range(start, stop)}
+    def gaps(booked: Sequence[tuple[int, int]]) -> str:
+        busy = {minute for start, stop in booked for minute in range(start, stop)}
         spans, start = list[str](), None
         for minute in range(400, 1201):
             if minute == 1200 or minute in busy:
@@ -772,7 +772,7 @@ def _slots(rng: random.Random, variant: Variant) -> list[tuple[str, str]]:
     first = rng.randint(500, 600)
     middle, end = first + rng.randint(30, 90), first + rng.randint(100, 200)
     outer = (first + 300, first + 500)
-    taken = [outer, (first + 320, first + 340 + rng.randint(0, 40)), (middle, end), (first + 230, first + 260)]
+    booked = [outer, (first + 320, first + 340 + rng.randint(0, 40)), (middle, end), (first + 230, first + 260)]
     close = [(first, first + 10)]
     for gap in rng.sample([5, 7, 12, 18, 25, 35], 6):
         close.append((close[-1][1] + gap, close[-1][1] + gap + rng.randint(5, 50)))
@@ -782,7 +782,7 @@ def _slots(rng: random.Random, variant: Variant) -> list[tuple[str, str]]:
         (f"clash {span(first, middle + 1)} {span(middle, end)}", yes),
         *(
             (f"free {span(400, 1200)} {' '.join(span(*slot) for slot in slots)}", gaps(slots))
-            for slots in (taken, close)
+            for slots in (booked, close)
         ),
     ]
 

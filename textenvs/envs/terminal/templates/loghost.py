@@ -684,11 +684,11 @@ def _slow(lines: Sequence[_Line], site: _Site) -> str:
     for line in lines:
         path = "/".join(part.split(variant["session-mark"])[0] for part in line.path.split("/"))
         spent.setdefault(path, []).append(line.milliseconds)
-    (more, fastest), values = variant["slow-limit"], dict[str, int]()
+    (extra, fastest), values = variant["slow-limit"], dict[str, int]()
     for path, milliseconds in spent.items():
         milliseconds.sort()
         place = -(-len(milliseconds) * site.number("slow_percent") // 100) - 1
-        if milliseconds[place] + more > site.number("slow_ms") + fastest * milliseconds[0]:
+        if milliseconds[place] + extra > site.number("slow_ms") + fastest * milliseconds[0]:
             values[path] = variant["slow-line"](place, milliseconds)
     return "\n".join(f"{path} {value}" for path, value in _ranked(values, variant["order-of-paths"]))
 

@@ -225,7 +225,7 @@ _Row: TypeAlias = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class _Readings:
-    """How readings are drawn, and what the report on them is."""
+    """Readings of a drawn project, and the report on them."""
 
     variant: Variant
     stations: Sequence[str]

@@ -696,8 +696,8 @@ def _check(rng: random.Random, name: str, shop: _Shop, *, shows: bool) -> Check:
     rng.shuffle(dialogue)
     lines, answers = zip(*dialogue, strict=True)
     inputs = {"data/a.csv": table, "requests.txt": "\n".join(lines) + "\n"}
-    shown = f"echo 'show_hidden = {rng.choice(variant['true-words'])}' >> {shop.names['conf']}/local.conf; "
-    return Check(name, f"{shown * shows}bin/serve $IN/data < $IN/requests.txt", "\n".join(answers), inputs)
+    setting = f"echo 'show_hidden = {rng.choice(variant['true-words'])}' >> {shop.names['conf']}/local.conf; "
+    return Check(name, f"{setting * shows}bin/serve $IN/data < $IN/requests.txt", "\n".join(answers), inputs)
 
 
 def _questions(rng: random.Random, files: dict[str, str], shop: _Shop) -> list[Question]:

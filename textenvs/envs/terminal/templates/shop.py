@@ -134,17 +134,17 @@ _SCHEMA = """# Tables
 
 Of every migration, only the last version counts. Columns are never null, except where it says so.
 
-- @customers@: id is a whole number and the key; name and city are texts.
-- products: code is a text and the key; name is a text; size is a whole number. Migration 7 added
-  stock, a whole number, 0 where nothing is given.
-- @orders@: id is a whole number and the key; @customer@ refers to @customers@; placed is a text. Migration 8 added
+- @customers@: id is an integer and the key; name and city are texts.
+- products: code is a text and the key; name is a text; size is an integer. Migration 7 added
+  stock, an integer, 0 where nothing is given.
+- @orders@: id is an integer and the key; @customer@ refers to @customers@; placed is a text. Migration 8 added
   coupon, a text that may be null, and migration 9
-  cancelled, a whole number, 0 where nothing is given.
-- lines: @order@ refers to @orders@, product to products; pieces is a whole number. What a line takes from the stock of
+  cancelled, an integer, 0 where nothing is given.
+- lines: @order@ refers to @orders@, product to products; pieces is an integer. What a line takes from the stock of
   its product is taken when it is inserted (migration 10).
 - payments: reference is a text, which no two payments have in common, since the bank sends some twice (migration 6);
-  @order@ refers to @orders@; cents is a whole number.
-- refunds: reference is a text, which several may have; cents is a whole number.
+  @order@ refers to @orders@; cents is an integer.
+- refunds: reference is a text, which several may have; cents is an integer.
 """
 _QUERIES = {
     "01_cities": """-- Paid amounts and ordered pieces by city.
@@ -247,22 +247,22 @@ _RULES = (
             Option(
                 "SUM(p.cents), SUM(l.pieces)",
                 "01_cities: city, paid cents, pieces.",
-                lambda paid, pieces, count: (paid, pieces),
+                lambda amount, pieces, count: (amount, pieces),
             ),
             Option(
                 "SUM(l.pieces), SUM(p.cents)",
                 "01_cities: city, pieces, paid cents.",
-                lambda paid, pieces, count: (pieces, paid),
+                lambda amount, pieces, count: (pieces, amount),
             ),
             Option(
                 "SUM(p.cents), COUNT(*)",
                 "01_cities: city, paid cents, number of @orders@ that were paid.",
-                lambda paid, pieces, count: (paid, count),
+                lambda amount, pieces, count: (amount, count),
             ),
             Option(
                 "COUNT(*), SUM(p.cents)",
                 "01_cities: city, number of @orders@ that were paid, paid cents.",
-                lambda paid, pieces, count: (count, paid),
+                lambda amount, pieces, count: (count, amount),
             ),
         ],
     ),
@@ -271,21 +271,21 @@ _RULES = (
         "reports/01_cities.sql",
         "The cities are not in the order that was agreed.",
         [
-            Option("ORDER BY c.city", "01_cities is in the order of names.", lambda city, paid, pieces: city),
+            Option("ORDER BY c.city", "01_cities is in the order of names.", lambda city, amount, pieces: city),
             Option(
                 "ORDER BY SUM(p.cents) DESC",
                 "01_cities has the city that paid most first.",
-                lambda city, paid, pieces: -paid,
+                lambda city, amount, pieces: -amount,
             ),
             Option(
                 "ORDER BY SUM(p.cents)",
                 "01_cities has the city that paid least first.",
-                lambda city, paid, pieces: paid,
+                lambda city, amount, pieces: amount,
             ),
             Option(
                 "ORDER BY substr(c.city, 2)",
                 "01_cities is in the order of names without their first letter.",
-                lambda city, paid, pieces: city[1:],
+                lambda city, amount, pieces: city[1:],
             ),
         ],
     ),
@@ -330,22 +330,24 @@ _RULES = (
         "The count of regular @orders@ is not what it is to be.",
         [
             Option(
-                "COUNT(*)", "04_regular: how many @orders@ have not the coupon of our staff.", lambda all, gone: (all,)
+                "COUNT(*)",
+                "04_regular: how many @orders@ have not the coupon of our staff.",
+                lambda total, cancelled: (total,),
             ),
             Option(
                 "COUNT(*) - SUM(cancelled)",
                 "04_regular: how many @orders@ have not the coupon of our staff and were not cancelled.",
-                lambda all, gone: (all - gone,),
+                lambda total, cancelled: (total - cancelled,),
             ),
             Option(
                 "SUM(cancelled)",
                 "04_regular: how many @orders@ without the coupon of our staff were cancelled.",
-                lambda all, gone: (gone,),
+                lambda total, cancelled: (cancelled,),
             ),
             Option(
                 "SUM(cancelled), COUNT(*)",
                 "04_regular: how many @orders@ without the coupon of our staff were cancelled, and how many there are.",
-                lambda all, gone: (gone, all),
+                lambda total, cancelled: (cancelled, total),
             ),
         ],
     ),
@@ -687,7 +689,7 @@ def _orders(rng: random.Random, month: str, codes: Sequence[str], coupons: Seque
 
 @dataclass(frozen=True)
 class _Import:
-    """What a check imports: customers (id, name, city), products (code, name, size, stock), orders and refunds."""
+    """Data that a check imports: customers (id, name, city), products (code, name, size, stock), orders and refunds."""
 
     month: str
     customers: Sequence[tuple[int, str, str]]
@@ -729,14 +731,14 @@ class _Import:
         strangers = [(900 + place, 99, f"{self.month}-10 10:00", "", 0) for place in range(self.unknown)]
         lines = [(entry.number, *line) for entry in self.orders for line in entry.lines]
         refunds = [(reference, amount(cents)) for reference, cents in self.refunds]
-        paid = ["reference", order, "cents"]
+        columns = ["reference", order, "cents"]
         return {
             f"{customers}.csv": table(["id", "name", "city"], self.customers),
             "products.csv": table(["code", "name", "size", "stock"], self.products),
             f"{orders}.csv": table(["id", customer, "placed", "coupon", "cancelled"], [*own, *strangers]),
             "lines.csv": table([order, "product", "pieces"], lines),
-            "payments1.csv": table(paid, rows[: len(rows) // 2 + 3]),
-            "payments2.csv": table(paid, rows[len(rows) // 2 :]),
+            "payments1.csv": table(columns, rows[: len(rows) // 2 + 3]),
+            "payments2.csv": table(columns, rows[len(rows) // 2 :]),
             "refunds.csv": table(["reference", "cents"], refunds),
         }
 
@@ -744,11 +746,11 @@ class _Import:
         """Return the rows of each report."""
         names, orders = variant.names, self.orders
         city_of = {identity: city for identity, _, city in self.customers}
-        paid, pieces, number = Counter[str](), Counter[str](), Counter[str]()
+        amounts, pieces, number = Counter[str](), Counter[str](), Counter[str]()
         monthly, sold, count = Counter[tuple[str, str]](), Counter[str](), Counter[int]()
         for entry in orders:
             city = city_of[entry.customer]
-            paid[city] += sum(cents for _, cents in entry.payments)
+            amounts[city] += sum(cents for _, cents in entry.payments)
             pieces[city] += sum(number for _, number in entry.lines)
             number[city] += 1
             monthly[city, entry.placed[:7]] += 1
@@ -758,7 +760,7 @@ class _Import:
         inside = [entry for entry in orders if entry.placed[:7] == self.month]
         regular = [entry for entry in orders if entry.coupon != names["staff"]]
         used = [entry for entry in orders if entry.coupon in (names["one"], names["other"]) and not entry.cancelled]
-        cities = sorted(paid, key=lambda city: variant["order-of-cities"](city, paid[city], pieces[city]))
+        cities = sorted(amounts, key=lambda city: variant["order-of-cities"](city, amounts[city], pieces[city]))
         listed = [
             (code, size, stock - sold[code])
             for code, _, size, stock in self.products
@@ -767,10 +769,10 @@ class _Import:
         by_size, by_code = variant["order-of-products"]
         listed.sort(reverse=by_code < 0)
         listed.sort(key=lambda product: by_size * product[1])
-        balance = sum(paid.values()) - sum(cents for _, cents in self.refunds)
+        balance = sum(amounts.values()) - sum(cents for _, cents in self.refunds)
         return {
             "01_cities": [
-                (city, *variant["figures-of-city"](paid[city], pieces[city], number[city])) for city in cities
+                (city, *variant["figures-of-city"](amounts[city], pieces[city], number[city])) for city in cities
             ],
             "02_quiet": [(one, count[one]) for one, *_ in self.customers if count[one] <= variant["quiet"]],
             "03_month": [variant["counts-of-month"](inside, len({entry.customer for entry in inside}))],

@@ -1,4 +1,4 @@
-"""What differs between the programs of a template's seeds: identifiers, and rules that the project's documents state.
+"""Differences between the programs of a template's seeds: identifiers, and rules that the project's documents state.
 
 A *rule* is something that a healthy program must do, and that is different in another project: an order, a limit, a
 format, what counts. Each of its *options* has the program text that does it, the sentence that states it, and a value
@@ -93,7 +93,7 @@ def numbers(name: str, path: str, symptom: str, values: Iterable[object], code: 
 
 @dataclass(frozen=True)
 class Variant:
-    """What was drawn for a project.
+    """The rules and words that were drawn for a project.
 
     Args:
         rules: The template's rules.
@@ -140,9 +140,9 @@ class Variant:
         """Return the files of programs, by path."""
         return {self.words(path): self.text(text) for path, text in texts.items()}
 
-    def document(self, rng: random.Random, *more: str) -> dict[str, str]:
-        """Return the page that states the rules, and ``more`` in other sentences, by its path."""
-        stated = [*(self.chosen[rule.name].says for rule in self.rules), *more]
+    def document(self, rng: random.Random, *extra: str) -> dict[str, str]:
+        """Return the page that states the rules, and the ``extra`` sentences, by its path."""
+        stated = [*(self.chosen[rule.name].says for rule in self.rules), *extra]
         sentences = [f"- {self.words(sentence)}" for sentence in stated]
         rng.shuffle(sentences)
         return {self.page: "\n".join([f"# {rng.choice(_TITLES)}", "", *sentences]) + "\n"}

@@ -313,8 +313,8 @@ _RULES = (
         "@tools@/markup.py",
         "Paragraphs are not set apart as the brand asks.",
         [
-            Option(f'"{mark}\\n".join(f"<p>', f"Paragraphs have a line's end between them{more}.", f"{mark}\n")
-            for mark, more in (
+            Option(f'"{mark}\\n".join(f"<p>', f"Paragraphs have a line's end between them{before}.", f"{mark}\n")
+            for mark, before in (
                 ("", ""),
                 ("<hr>", ", and `<hr>` before it"),
                 ("<br>", ", and `<br>` before it"),
