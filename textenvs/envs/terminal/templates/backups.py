@@ -565,7 +565,8 @@ def _copy(rng: random.Random, variant: Variant) -> Check:
 
 def _rotation(rng: random.Random, variant: Variant) -> Check:
     """Draw the dates of a store: several in each of many months, so that each limit is reached."""
-    newest, months, year = int(variant.names["newest"]), int(variant.names["months"]), rng.randint(2015, 2024)
+    newest, months = (int(str(variant.names[name])) for name in ("newest", "months"))
+    year = rng.randint(2015, 2024)
     # August and September are among the months that are compared.
     today = datetime.date(year, 10, rng.randint(26, 28))
     dates = [today - datetime.timedelta(days=days) for days in range(newest + 1)]

@@ -151,11 +151,10 @@ class Variant:
         self, table: Sequence[tuple[str, str, str, str, str]], files: Mapping[str, str], looks: Sequence[str]
     ) -> list[Fault]:
         """Return the faults of a table of edits: kind, symptom, path, old and new text; ``files`` is healthy."""
-        cells = (
-            (kind, self.words(symptom), self.words(path), *map(self.text, texts))
-            for kind, symptom, path, *texts in table
-        )
-        return [_edit_of_lines(*row, files, looks) for row in cells]
+        return [
+            _edit_of_lines(kind, self.words(symptom), self.words(path), self.text(old), self.text(new), files, looks)
+            for kind, symptom, path, old, new in table
+        ]
 
     def faults(self, rng: random.Random, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
         """Return the fault of each rule: the program follows another option, which is drawn."""

@@ -685,7 +685,7 @@ def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Q
     chosen = rng.sample(list(pages.values()), ASKED)
     references = {page.title: page.reference for page in pages.values()}
     builds = rng.sample(range(10, 60), ASKED)
-    slowest = {build: max(spent[build], key=lambda path, build=build: spent[build][path]) for build in builds}
+    slowest = {build: max(spent[build], key=spent[build].__getitem__) for build in builds}
     return [
         asked_together([_reference_of_link(folder, page, references) for page in chosen]),
         asked_together([_slowest_page(build, pages[path].reference) for build, path in slowest.items()]),
