@@ -34,7 +34,7 @@ class RunCommand:
     max_chars: int
 
     async def __call__(
-        self, command: str, state: HasShell, timeout_s: Annotated[float, Field(gt=0)] | None = None
+        self, command: str, state: HasShell, timeout_s: Annotated[float, Field(ge=0.1)] | None = None
     ) -> str:
         """Run commands in bash. Files, variables, functions and the working directory last; background jobs do not.
 

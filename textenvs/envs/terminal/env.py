@@ -11,7 +11,6 @@ import numpy as np
 
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EnvironmentFailure, EpisodeState, Turn
-from ...event_loop import together
 from ...messages import Message, user
 from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...sandbox import SandboxFailure, Shell, ShellLimits, Tree
@@ -24,7 +23,7 @@ from ...tools.schema import MaxChars, ToolError, tool
 from ...tools.shell import HasShell, shell_tool
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
-from .project import verify
+from .project import settled, verify
 from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
 
 #: How many replies there are.
@@ -46,7 +45,7 @@ class TerminalState(ToolState, HasShell):
     beginning: Tree | None = None  # the project's files when the episode began
     commands: tuple[str, ...] = ()  # those that were run
     measured: bytes = b""  # digest of the files that ``share`` is of
-    share: float | None = None  # of the task that is done; None before the files changed for the first time
+    share: float = 0.0  # of the task that is done, as it was measured last
     finished: bool = False
     answer: str = ""  # with which it was finished
 
@@ -165,8 +164,8 @@ class Terminal(ToolEnv[TerminalState]):
             except SandboxFailure as failure:
                 raise EnvironmentFailure("tool_failed", str(failure)) from failure
             state.beginning = state.shell.project
-            state.measured = state.beginning.digest
-            if len(assignment.faults) < 2:  # one fault breaks a check by itself
+            state.measured = settled(state.beginning).digest
+            if assignment.question is not None:
                 return assignment.prompt
             state.share = await self._share_of(state.beginning)
             if state.share < 1.0:
@@ -207,7 +206,7 @@ class Terminal(ToolEnv[TerminalState]):
                 turn=self.turn,
                 tool_error=self.tool_error * errors,
             ),
-            metrics={"share": state.share or 0.0, "verified": float(verified)},
+            metrics={"share": state.share, "verified": float(verified)},
         )
 
     async def _measure(self) -> tuple[float, bool]:
@@ -217,17 +216,13 @@ class Terminal(ToolEnv[TerminalState]):
         """
         state, work, beginning = self.state, self.state.shell.project, self.state.beginning
         assert beginning is not None
-        unchanged = work.digest == beginning.digest
-        if work.digest == state.measured and (unchanged or not state.finished):
+        digest = settled(work).digest
+        if digest == state.measured and (digest == settled(beginning).digest or not state.finished):
             return 0.0, False
-        inputs = Random(int(self.np_random.integers(2**63))) if state.finished else None
         before = state.share
-        if before is None:
-            before, share = await together(self._share_of(beginning), self._share_of(work, inputs))
-        else:
-            share = await self._share_of(work, inputs)
-        state.share, state.measured = share, work.digest
-        return share - before, True
+        inputs = Random(int(self.np_random.integers(2**63))) if state.finished else None
+        state.share, state.measured = await self._share_of(work, inputs), digest
+        return state.share - before, True
 
     async def _share_of(self, work: Tree, inputs: Random | None = None) -> float:
         """Return the share of checks that pass and faults that are undone; 1 exactly where all checks pass.
@@ -287,7 +282,7 @@ class Terminal(ToolEnv[TerminalState]):
 
     def conversation_score(self) -> Mapping[str, float]:
         """Return the share of the task that is done, from 0 to 1, as it was measured last."""
-        return {"progress": self.state.share or 0.0}
+        return {"progress": self.state.share}
 
 
 def _limits_of(value: ShellLimits | Mapping[str, Any] | None) -> ShellLimits:

@@ -8,7 +8,9 @@ computed here, and never enters a sandbox.
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
@@ -22,6 +24,8 @@ from ...sandbox.shell import CLOCK_S
 _CHECK_CPU_S = 3
 #: Seconds of a check, which depend on what else the machine does.
 _CHECK_S = 10.0
+#: The index of the project's repository.
+_INDEX = ".git/index"
 #: MiB and files for the inputs of a check, beside those of the project.
 _INPUTS_MB, _INPUT_FILES = 8, 1024
 
@@ -50,6 +54,15 @@ class Edit:
     path: str
     old: str
     new: str
+
+    def of_lines(self, text: str) -> Edit:
+        """Return this edit of a file's text as one of whole lines."""
+        start = text.index(self.old)
+        end = start + len(self.old.removesuffix("\n"))
+        first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+        lines = text[first : last if last >= 0 else len(text)]
+        ends = "\n" * self.old.endswith("\n")
+        return Edit(self.path, lines + ends, (lines + ends).replace(self.old, self.new))
 
     @property
     def undo(self) -> str:
@@ -176,7 +189,47 @@ class Project:
         for fault in faults:
             state = await _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
         state = await _ran(shell, ShellState.of(state.project), self.later)
-        return ShellState.of(state.project)
+        # Times would say which files a fault has changed.
+        return ShellState.of(Tree({path: replace(entry, mtime_ns=0) for path, entry in settled(state.project).items()}))
+
+
+def settled(work: Tree) -> Tree:
+    """Return a project's files without what git's index has from the machine: times, devices, owners, sizes.
+
+    ``git status`` writes these anew, and they differ between two runs of the same command.
+    """
+    index = work.get(_INDEX)
+    if index is None or index.kind != "file":
+        return work
+    folder = _INDEX.rpartition("/")[0]
+    content = _without_stat_data(index.content)
+    return work.changed(
+        {folder: replace(work[folder], mtime_ns=0), _INDEX: replace(index, content=content, mtime_ns=0)}
+    )
+
+
+def _without_stat_data(index: bytes) -> bytes:
+    """Return git's index with zeros for what is not of the repository; another format than 2 or 3 as it is.
+
+    The format: https://git-scm.com/docs/index-format. An entry has ten numbers of four bytes (the times of change twice
+    each, device, inode, mode, owner, group, size), a hash of 20 bytes, flags, and a name that zeros fill up to eight.
+    """
+    signature, version, count = struct.unpack_from(">4sII", index) if len(index) > 32 else (b"", 0, 0)
+    if signature != b"DIRC" or version not in (2, 3):
+        return index
+    body, place = bytearray(index[:-20]), 12
+    for _ in range(count):
+        name = place + 62
+        if len(body) <= name:
+            return index
+        name += 2 * bool(body[place + 60] & 0x40)  # more flags, of version 3
+        body[place : place + 24] = bytes(24)
+        body[place + 28 : place + 40] = bytes(12)
+        end = body.find(b"\0", name)
+        if end < 0:
+            return index
+        place += (end - place) // 8 * 8 + 8
+    return bytes(body) + hashlib.sha1(body, usedforsecurity=False).digest()
 
 
 async def verify(

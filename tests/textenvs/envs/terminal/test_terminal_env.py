@@ -79,6 +79,22 @@ def test_commands_that_only_read_cost_no_verification(monkeypatch):
     assert info["stop"] == "unsolved"
 
 
+def test_git_status_costs_no_verification(monkeypatch):
+    env = make(templates=["repository"])
+    env.reset(seed=0)
+    monkeypatch.setattr(terminal_env, "verify", None)
+    for *_, info in play(env, run("git status; git log -1"), run("git status --short"), run("git diff")):
+        assert info["metrics"]["share"] > 0.0
+        assert info["terms"]["progress"] == 0.0
+
+
+def test_too_short_timeout_is_an_error_in_words():
+    env = make()
+    env.reset(seed=0)
+    conversation, *_ = env.step(WRITE("", [call("run", command="ls", timeout_s=0.001)]))
+    assert conversation[-1]["content"].endswith("timeout_s: input should be greater than or equal to 0.1, not 0.001.")
+
+
 def test_last_inputs_come_from_the_episodes_randomness(monkeypatch):
     drawn = []
 

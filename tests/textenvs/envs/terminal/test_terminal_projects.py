@@ -1,5 +1,6 @@
 """Every fault of every template breaks a check by itself, and its repair mends it."""
 
+import functools
 import random
 from collections import Counter
 from dataclasses import replace
@@ -7,8 +8,9 @@ from dataclasses import replace
 import pytest
 from shells import shell_of
 
-from textenvs.envs.terminal.project import _changed, verify
-from textenvs.envs.terminal.templates import TEMPLATES
+from textenvs.envs.terminal.project import _changed, settled, verify
+from textenvs.envs.terminal.tasks import fit
+from textenvs.envs.terminal.templates import TEMPLATES, variation
 from textenvs.event_loop import wait_for
 from textenvs.sandbox import ShellState, Tree
 from textenvs.sandbox.result import ShellLimits
@@ -22,12 +24,15 @@ def passes(*arguments):
     return all(wait_for(verify(*arguments)).values())
 
 
-def audit(name, seed):
-    """Check that a healthy project passes, each fault breaks it, its repair mends it, and questions have answers."""
+def audit(name, seed, most=None):
+    """Check that a healthy project passes, each fault breaks it, its repair mends it, and questions have answers.
+
+    ``most`` is how many faults are drawn for it; ``None`` for all.
+    """
     shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(seed))
     healthy = wait_for(project.state(shell))
     assert passes(shell, healthy.project, project, random.Random(seed + 1))
-    for fault in project.faults:
+    for fault in project.faults if most is None else random.Random(name).sample(project.faults, most):
         broken = wait_for(project.state(shell, [fault]))
         assert not passes(shell, broken.project, project, random.Random(seed + 2)), fault.kind
         repaired, _ = shell.run_now(broken, fault.repair)
@@ -43,7 +48,48 @@ def audit(name, seed):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_faults_break_and_repairs_mend(name):
-    audit(name, 0)
+    audit(name, 0, most=8)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
+    """All names, settings and data are the same: what the documents state alone is different."""
+    shell = shell_of(ShellLimits())
+    for seed in range(2):
+        project = TEMPLATES[name](random.Random(seed))
+        with monkeypatch.context() as patch:
+            patch.setattr(variation, "chosen_of", functools.partial(other_rules, variation.chosen_of))
+            other = TEMPLATES[name](random.Random(seed))
+        assert project.about == other.about
+        assert [fault.kind for fault in project.faults] == [fault.kind for fault in other.faults]
+        work = wait_for(project.state(shell)).project
+        programs = {path: text for path, text in other.files.items() if path not in project.fixed}
+        written = work.changed(dict(Tree.of(programs, modes=other.modes)))
+        assert not passes(shell, written, project, random.Random(seed))
+
+
+def other_rules(chosen_of, rng, rules):
+    return chosen_of(random.Random(rng.getrandbits(64) + 1), rules)
+
+
+def test_all_files_have_one_time():
+    shell, project = shell_of(ShellLimits()), TEMPLATES["repository"](random.Random(0))
+    broken = wait_for(project.state(shell, project.faults[:1])).project
+    assert len({entry.mtime_ns for entry in broken.values()}) == 1
+
+
+def test_git_index_is_deterministic():
+    project = TEMPLATES["repository"](random.Random(0))
+    # Other limits: results of the first shell are not used by the second.
+    states = [wait_for(project.state(shell_of(ShellLimits(disk_mb=disk_mb)))) for disk_mb in (60, 61)]
+    assert states[0].project == states[1].project
+    for command, same in (
+        ("git status; git diff --stat", True),
+        ("git update-index --assume-unchanged VERSION", False),
+    ):
+        after, result = shell_of(ShellLimits()).run_now(states[0], command)
+        assert result.status == "ok"
+        assert (settled(after.project).digest == settled(states[0].project).digest) == same
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -91,7 +137,8 @@ def test_drawing_is_deterministic(name):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_pairs_are_mended_in_either_order(name):
     shell, project, rng = shell_of(ShellLimits()), TEMPLATES[name](random.Random(1)), random.Random(2)
-    pair = rng.sample(project.faults, 2)
+    pairs = (rng.sample(project.faults, 2) for _ in range(20))
+    pair = next(pair for pair in pairs if fit(project, pair))
     broken = wait_for(project.state(shell, pair))
     assert not passes(shell, broken.project, project, rng)
     for order in (pair, pair[::-1]):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..project import Check, Fault, Project, Question
-from .parts import SERVICES, faults_of, filled, notes, person, requests, token
+from .parts import ASKED, SERVICES, asked_together, filled, notes, person, requests, token
+from .variation import Option, Rule, Variant, numbers
 
 _SUMMARY = """#!/bin/bash
 # A summary of the logs of a folder. Usage: bin/summary SECTION FOLDER
@@ -34,47 +35,48 @@ fi
 . "$ROOT/@lib@/$1.sh"
 summarise "$2"
 """
-_HOSTS = """# Requests of each host, the most first.
+_HOSTS = """# Requests of each host.
 summarise() {
     find "$1" -name '*.log' | sort | while IFS= read -r file; do
         awk -f "$ROOT/@lib@/names.awk" "$ROOT/@etc@/hosts.tsv" "$file"
-    done | sort | uniq -c | sort -k1,1nr -k2,2 | awk '{ print $2, $1 }'
+    done | sort | uniq -c | sort @tie_order@ | awk '@fewest_requests@ { @host_line@ }'
 }
 """
 _NAMES = """# Prints the name of each request's host. An address without a name stays as it is.
 FNR == NR { name[$1] = $2; next }
-{ print(($2 in name) ? name[$2] : $2) }
+{ print((($2 in name) ? name[$2] : $2)) }
 """
 _HOURS = """# Requests by the hour, in local time.
 summarise() {
     cat "$1"/*.log | awk -v offset="$utc_offset" '
-        {
+        @counted_requests@ {
             hour = substr($1, 12, 2) + offset
             hour = (hour + 24) % 24
+            hour -= @hours_of_block@
             count[hour]++
         }
-        END { for (hour = 0; hour < 24; hour++) if (count[hour]) printf "%02d %d\\n", hour, count[hour] }'
+        END { for (hour = 0; hour < 24; hour++) if (count[hour]) printf @hour_line@, hour, count[hour] }'
 }
 """
-_SLOW = """# The slowest paths, without sessions: a percentile of their milliseconds, where it is above the limit.
+_SLOW = """# The slow paths, without sessions, by a percentile of their milliseconds.
 summarise() {
     cat "$1"/*.log |
-        awk '{ path = $4; sub(/;[^\\/]*/, "", path); print path, $7 }' |
+        awk '{ path = $4; @session_mark@[^\\/]*/, "", path); print path, $7 }' |
         sort -k1,1 -k2,2n |
         awk -v limit="$slow_ms" -v percent="$slow_percent" -f "$ROOT/@lib@/percentile.awk" |
-        sort -k2,2nr -k1,1
+        @order_of_paths@
 }
 """
 _PERCENTILE = """# Reads lines PATH MILLISECONDS, sorted. The place of the percentile is rounded up.
 function finish(    place) {
     place = int((count * percent + 99) / 100)
-    if (count && value[place] > limit) print path, value[place]
+    if (count && @slow_limit@) print @slow_line@
 }
 $1 != path { finish(); path = $1; count = 0 }
 { value[++count] = $2 }
 END { finish() }
 """
-_ERRORS = """# Errors of the server by path, without ignored paths. The status is 3 where there are too many.
+_ERRORS = """# Errors by path, without ignored paths. There is an alarm where there are too many.
 summarise() {
     local ignored="" path errors count
     while read -r path || [ -n "$path" ]; do
@@ -82,20 +84,20 @@ summarise() {
     done < "$1/ignored.txt"
     errors=$(cat "$1"/*.log | awk -v ignored="$ignored" '
         BEGIN { split(ignored, list, " "); for (i in list) skip[list[i]] = 1 }
-        $5 ~ /^5/ && !($4 in skip) { print $4 }')
+        @error_statuses@ && !($4 in skip) { print $4 }')
     count=$(echo "$errors" | wc -l)
-    echo "$errors" | sort | uniq -c | awk '{ print $2, $1 }'
+    echo "$errors" | sort | uniq -c | @order_of_errors@ | awk '{ @error_line@ }'
     if [ "$count" -gt "$allowed_errors" ]; then
-        return 3
+        @alarm_status@
     fi
 }
 """
-_OUTAGES = """# Minutes for which each service was down, from state.log and its older parts, the oldest first.
+_OUTAGES = """# How long each service was down, from state.log and its older parts, the oldest first.
 summarise() {
     (cd "$1" && ls state.log* | sort -t. -k3,3nr | xargs cat) | awk '
         $3 == "down" && !($2 in since) { since[$2] = $1 }
-        $3 == "up" && ($2 in since) { total[$2] += $1 - since[$2]; delete since[$2] }
-        END { for (name in total) print name, total[name] }' | sort
+        $3 == "up" && ($2 in since) { @sum_of_outages@; delete since[$2] }
+        END { for (name in total) @outage_line@ }' | sort
 }
 """
 _SITE = """slow_ms=@slow_ms@
@@ -105,6 +107,230 @@ utc_offset=@utc_offset@
 allowed_errors=@allowed_errors@
 run_quota_kib=@run_quota_kib@
 """
+
+_RULES = (
+    Rule(
+        "tie-order",
+        "@lib@/hosts.sh",
+        "The order of the hosts is not that of the weekly mail.",
+        [
+            Option(
+                "-k1,1nr -k2,2", "`hosts` lists those with the most requests first, and equal ones by name.", (-1, 1)
+            ),
+            Option(
+                "-k1,1n -k2,2", "`hosts` lists those with the fewest requests first, and equal ones by name.", (1, 1)
+            ),
+            Option(
+                "-k1,1nr -k2,2r",
+                "`hosts` lists those with the most requests first, and equal ones by name, from Z to A.",
+                (-1, -1),
+            ),
+            Option(
+                "-k1,1n -k2,2r",
+                "`hosts` lists those with the fewest requests first, and equal ones by name, from Z to A.",
+                (1, -1),
+            ),
+        ],
+    ),
+    numbers(
+        "fewest-requests",
+        "@lib@/hosts.sh",
+        "In the summary of hosts are too many, or too few.",
+        range(2, 8),
+        "$1 >= {}",
+        "`hosts` leaves out hosts with fewer than {} requests.",
+    ),
+    Rule(
+        "host-line",
+        "@lib@/hosts.sh",
+        "The program that reads the summary of hosts does not understand it any more.",
+        [
+            Option("print $2, $1", "A line of `hosts` is `HOST COUNT`.", "{0} {1}"),
+            Option('print $1 ";" $2 ";"', "A line of `hosts` is `COUNT;HOST;`.", "{1};{0};"),
+            Option('print $2 ": " $1', "A line of `hosts` is `HOST: COUNT`.", "{0}: {1}"),
+            Option('print $2 "=" $1', "A line of `hosts` is `HOST=COUNT`.", "{0}={1}"),
+            Option('print $1 " x <" $2 ">"', "A line of `hosts` is `COUNT x <HOST>`.", "{1} x <{0}>"),
+        ],
+    ),
+    Rule(
+        "counted-requests",
+        "@lib@/hours.sh",
+        "The requests by the hour are not those that are to be counted.",
+        [
+            Option("$5 != 304", "`hours` leaves out answers with 304.", lambda line: line.status != 304),
+            Option("$5 != 404", "`hours` leaves out answers with 404.", lambda line: line.status != 404),
+            Option("$5 < 400", "`hours` leaves out answers with 400 and above.", lambda line: line.status < 400),
+            Option("$5 == 200", "`hours` counts answers with 200 alone.", lambda line: line.status == 200),
+            Option("$7 >= 50", "`hours` leaves out requests of under 50 ms.", lambda line: line.milliseconds >= 50),
+        ],
+    ),
+    numbers(
+        "hours-of-block",
+        "@lib@/hours.sh",
+        "The blocks of hours are not as agreed.",
+        (2, 3, 4, 6, 8),
+        "hour % {}",
+        "`hours` adds up blocks of {} hours, which begin at 0 in local time; each has the name of its first hour.",
+    ),
+    Rule(
+        "hour-line",
+        "@lib@/hours.sh",
+        "The program that reads the summary by the hour does not understand it any more.",
+        [
+            Option('"%02d %d\\n"', "A line of `hours` is such as `08 120`.", "{0:02} {1}"),
+            Option('"%02d:00 %d\\n"', "A line of `hours` is such as `08:00 120`.", "{0:02}:00 {1}"),
+            Option('"%dh %d\\n"', "A line of `hours` is such as `8h 120`.", "{0}h {1}"),
+            Option('"%02d-%d\\n"', "A line of `hours` is such as `08-120`.", "{0:02}-{1}"),
+        ],
+    ),
+    Rule(
+        "session-mark",
+        "@lib@/slow.sh",
+        "Sessions are not taken off the paths in the list of slow paths.",
+        [
+            Option(
+                f"sub(/{mark}",
+                f"A part of a path may end with a session, as in `/a{mark}s=5f/b`: `slow` drops it.",
+                mark,
+            )
+            for mark in ";,~!"
+        ],
+    ),
+    Rule(
+        "order-of-paths",
+        "@lib@/slow.sh",
+        "The slow paths are not in the order that was agreed.",
+        [
+            Option(
+                "LC_ALL=C sort -k2,2nr -k1,1", "`slow` lists the slowest paths first, and equal ones by name.", (-1, 1)
+            ),
+            Option(
+                "LC_ALL=C sort -k2,2n -k1,1", "`slow` lists the slowest paths last, and equal ones by name.", (1, 1)
+            ),
+            Option("LC_ALL=C sort -k1,1", "`slow` lists paths by name.", (0, 1)),
+            Option("LC_ALL=C sort -k1,1r", "`slow` lists paths by name, from Z to A.", (0, -1)),
+        ],
+    ),
+    Rule(
+        "slow-limit",
+        "@lib@/percentile.awk",
+        "The list of slow paths has some too many or too few.",
+        [
+            Option("value[place] > limit", "A path is slow where its percentile is above `slow_ms`.", (0, 0)),
+            Option("value[place] >= limit", "A path is slow where its percentile is `slow_ms` or above.", (1, 0)),
+            Option(
+                "value[place] > limit + value[1]",
+                "A path is slow where its percentile is above `slow_ms` and its fastest request together.",
+                (0, 1),
+            ),
+        ],
+    ),
+    Rule(
+        "slow-line",
+        "@lib@/percentile.awk",
+        "What stands beside the slow paths is not what was agreed.",
+        [
+            Option(
+                "path, value[place]", "A line of `slow` is the path and its percentile.", lambda place, ms: ms[place]
+            ),
+            Option(
+                "path, value[count]", "A line of `slow` is the path and its slowest request.", lambda place, ms: ms[-1]
+            ),
+            Option("path, value[1]", "A line of `slow` is the path and its fastest request.", lambda place, ms: ms[0]),
+            Option(
+                "path, value[place] - value[1]",
+                "A line of `slow` is the path, and its percentile less its fastest request.",
+                lambda place, ms: ms[place] - ms[0],
+            ),
+        ],
+    ),
+    Rule(
+        "error-statuses",
+        "@lib@/errors.sh",
+        "The errors are not those that are to be counted.",
+        [
+            Option("$5 ~ /^5/", "`errors` counts answers with 500 and above.", ()),
+            *(
+                Option(
+                    f"$5 ~ /^5|^{status}/", f"`errors` counts answers with {status}, and with 500 and above.", (status,)
+                )
+                for status in (408, 421, 429, 423)
+            ),
+        ],
+    ),
+    Rule(
+        "order-of-errors",
+        "@lib@/errors.sh",
+        "The errors are not in the order that was agreed.",
+        [
+            Option("sort -k2,2", "`errors` lists paths by name.", (0, 1)),
+            Option("sort -k2,2r", "`errors` lists paths by name, from Z to A.", (0, -1)),
+            Option("sort -k1,1nr -k2,2", "`errors` lists the most errors first, and equal ones by name.", (-1, 1)),
+            Option("sort -k1,1n -k2,2", "`errors` lists the fewest errors first, and equal ones by name.", (1, 1)),
+        ],
+    ),
+    Rule(
+        "error-line",
+        "@lib@/errors.sh",
+        "The program that reads the errors does not understand them any more.",
+        [
+            Option("print $2, $1", "A line of `errors` is `PATH COUNT`.", "{0} {1}"),
+            Option("print $1, $2", "A line of `errors` is `COUNT PATH`.", "{1} {0}"),
+            Option('print $2 " (" $1 ")"', "A line of `errors` is `PATH (COUNT)`.", "{0} ({1})"),
+        ],
+    ),
+    numbers(
+        "alarm-status",
+        "@lib@/errors.sh",
+        "The alarm for errors comes to nobody.",
+        (3, 4, 5, 6, 8, 9),
+        "return {}",
+        "Where there are more than `allowed_errors`, `errors` ends with the status {}.",
+    ),
+    Rule(
+        "sum-of-outages",
+        "@lib@/outages.sh",
+        "The numbers of the outages mean something else than before.",
+        [
+            Option("total[$2] += $1 - since[$2]", "`outages` adds up the minutes for which a service was down.", sum),
+            Option(
+                "if ($1 - since[$2] > total[$2]) total[$2] = $1 - since[$2]",
+                "`outages` has the minutes of the longest outage of a service.",
+                max,
+            ),
+            Option(
+                "if (!($2 in total)) total[$2] = $1 - since[$2]",
+                "`outages` has the minutes of the first outage of a service.",
+                lambda ms: ms[0],
+            ),
+            Option(
+                "total[$2] += int(($1 - since[$2] + 9) / 10) * 10",
+                "`outages` adds up outages; each is rounded up to ten minutes.",
+                lambda ms: sum(-(-length // 10) * 10 for length in ms),
+            ),
+        ],
+    ),
+    Rule(
+        "outage-line",
+        "@lib@/outages.sh",
+        "The program that reads the outages does not understand them any more.",
+        [
+            Option("print name, total[name]", "A line of `outages` is `SERVICE MINUTES`.", "{0} {1}"),
+            Option(
+                'print name ": " total[name] " min"', "A line of `outages` is `SERVICE: MINUTES min`.", "{0}: {1} min"
+            ),
+            Option(
+                'printf "%s %d:%02d\\n", name, total[name] / 60, total[name] % 60',
+                "A line of `outages` is `SERVICE HOURS:MINUTES`, with two digits for the minutes.",
+                "{0} {2}:{3:02}",
+            ),
+        ],
+    ),
+)
+_IDENTIFIERS = (
+    "summarise used file name hour count offset path limit percent finish place value ignored errors list skip "
+    "since total"
+)
 
 #: Kind, symptom, path, old and new text.
 _EDITS = (
@@ -123,25 +349,11 @@ _EDITS = (
         "done | uniq -c |",
     ),
     (
-        "tie-order",
-        "Hosts with equally many requests are listed in another order than in the weekly mail, which is by name.",
-        "@lib@/hosts.sh",
-        "-k1,1nr -k2,2 |",
-        "-k1,1nr -k2,2r |",
-    ),
-    (
         "timezone",
         "The busiest hours are reported in the middle of the night.",
         "@lib@/hours.sh",
         "substr($1, 12, 2) + offset",
         "substr($1, 12, 2) - offset",
-    ),
-    (
-        "hour-overflow",
-        "The sums over the hours are smaller than the number of requests.",
-        "@lib@/hours.sh",
-        "            hour = (hour + 24) % 24\n",
-        "            @half_wrap@\n",
     ),
     (
         "wrong-field",
@@ -154,8 +366,8 @@ _EDITS = (
         "greedy-pattern",
         "Different paths are lumped together in the list of slow paths.",
         "@lib@/slow.sh",
-        "sub(/;[^\\/]*/",
-        "sub(/;.*/",
+        "@session_mark@[^\\/]*/",
+        "@session_mark@.*/",
     ),
     (
         "text-sort-of-numbers",
@@ -182,8 +394,8 @@ _EDITS = (
         "unanchored-pattern",
         "Requests that were refused with 405 or 415 are counted as the server's errors.",
         "@lib@/errors.sh",
-        "$5 ~ /^5/",
-        "$5 ~ /5/",
+        "$5 ~ /^5",
+        "$5 ~ /5",
     ),
     (
         "last-line-lost",
@@ -203,7 +415,7 @@ _EDITS = (
         "exit-status-lost",
         "No alarm is ever raised for errors.",
         "@lib@/errors.sh",
-        "        return 3\n",
+        "        @alarm_status@\n",
         '        echo "too many errors" >&2\n',
     ),
     (
@@ -225,8 +437,9 @@ _EDITS = (
 
 @dataclass(frozen=True)
 class _Site:
-    """The settings of a drawn host; ``hosts`` are names by address."""
+    """The settings of a drawn host, and its rules; ``hosts`` are names by address."""
 
+    variant: Variant
     names: Mapping[str, int | str]
     hosts: Mapping[str, str]
 
@@ -245,11 +458,10 @@ def draw(rng: random.Random) -> Project:
         "allowed_errors": rng.randint(5, 9),
         "run_quota_kib": rng.randint(150, 250),
     }
-    # Each of these is right for the other sign only.
-    names["half_wrap"] = "if (hour < 0) hour += 24" if int(names["utc_offset"]) > 0 else "hour = hour % 24"
     hosts = {_address(rng): f"{name}{rng.randint(1, 9)}" for name in rng.sample(SERVICES, 7)}
-    site = _Site(names, hosts)
-    files = _program(site)
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names)
+    site = _Site(variant, names, hosts)
+    files = _program(site) | variant.document(rng)
     files["docs/journal.md"] = notes(rng, "Journal of this host", 14)
     stale = names | {"slow_ms": 50, "utc_offset": 1, "allowed_errors": 500}
     files[f"{names['etc']}/site.conf.orig"] = filled(_SITE, stale)
@@ -263,27 +475,40 @@ def draw(rng: random.Random) -> Project:
     looks = ["ls bin run * | head -60", "cat bin/summary", "bin/summary hosts logs"]
     about = (
         "`bin/summary SECTION FOLDER` summarises logs: sections are hosts, hours, slow, errors and outages. A line of "
-        "a log is TIME ADDRESS METHOD PATH STATUS BYTES MILLISECONDS ID, and one of state.log is MINUTE SERVICE STATE."
+        "a log is TIME ADDRESS METHOD PATH STATUS BYTES MILLISECONDS ID, and one of state.log is MINUTE SERVICE STATE. "
+        f"What the sections print is in `{variant.page}`."
     )
-    faults = [*faults_of(_EDITS, names, looks), *_file_faults(rng, site, looks)]
+    # Each of these is right for the other sign only.
+    half = "if (hour < 0) hour += 24" if int(names["utc_offset"]) > 0 else "hour = hour % 24"
+    overflow = (
+        "hour-overflow",
+        "The sums over the hours are smaller than the number of requests.",
+        "@lib@/hours.sh",
+        "            hour = (hour + 24) % 24\n",
+        f"            {half}\n",
+    )
+    faults = [
+        *variant.edits([*_EDITS, overflow], files, looks),
+        *variant.faults(rng, files, looks),
+        *_file_faults(rng, site, looks),
+    ]
     return Project(about, files, faults, checks, {"bin/summary": 0o755}, fixed=fixed, questions=questions)
 
 
 def _program(site: _Site) -> dict[str, str]:
-    lib, etc = site.names["lib"], site.names["etc"]
     texts = {
         "bin/summary": _SUMMARY,
-        f"{lib}/hosts.sh": _HOSTS,
-        f"{lib}/names.awk": _NAMES,
-        f"{lib}/hours.sh": _HOURS,
-        f"{lib}/slow.sh": _SLOW,
-        f"{lib}/percentile.awk": _PERCENTILE,
-        f"{lib}/errors.sh": _ERRORS,
-        f"{lib}/outages.sh": _OUTAGES,
-        f"{etc}/site.conf": _SITE,
+        "@lib@/hosts.sh": _HOSTS,
+        "@lib@/names.awk": _NAMES,
+        "@lib@/hours.sh": _HOURS,
+        "@lib@/slow.sh": _SLOW,
+        "@lib@/percentile.awk": _PERCENTILE,
+        "@lib@/errors.sh": _ERRORS,
+        "@lib@/outages.sh": _OUTAGES,
+        "@etc@/site.conf": _SITE,
     }
-    files = {path: filled(text, site.names) for path, text in texts.items()}
-    files[f"{etc}/hosts.tsv"] = "".join(f"{address}\t{name}\n" for address, name in site.hosts.items())
+    files = site.variant.files(texts)
+    files[f"{site.names['etc']}/hosts.tsv"] = "".join(f"{address}\t{name}\n" for address, name in site.hosts.items())
     return files
 
 
@@ -347,8 +572,46 @@ class _Line:
         return f"{time} {self.address} GET {self.path} {self.status} {size} {self.milliseconds} {token(rng)}"
 
 
-def _checks(rng: random.Random, site: _Site) -> list[Check]:
-    """Draw logs; compute the summaries from the drawn lines."""
+def _slow_lines(rng: random.Random, site: _Site, addresses: Sequence[str]) -> list[_Line]:
+    """Draw requests of slow paths: with sessions, one that is the last by name, and some at the limit."""
+    slow, limit = f"/{token(rng, 5)}", site.number("slow_ms")
+    spent = {
+        f"{slow}/a": [limit + 90, limit * 10 + 90, 160, 21],
+        f"{slow}/b": [limit + 7, limit * 10 + 7, 77, 9],
+        f"/zx{token(rng, 4)}": [limit],
+        f"/zw{token(rng, 4)}": [5, limit + 3],
+        f"/zv{token(rng, 4)}": [3, limit + 60],
+        f"/zy{token(rng, 4)}": [5, *range(limit + 7, limit + 18)],
+        f"/zz{token(rng, 4)}": [limit + 30, limit * 10 + 30, 100, 13],
+    }
+    lines = []
+    for path, milliseconds in spent.items():
+        head, _, tail = path.rpartition("/")
+        session = f"{site.variant['session-mark']}s={token(rng, 6)}" if head else ""
+        path = f"{head}{session}/{tail}"
+        lines += [_Line(rng.randint(0, 23), rng.choice(addresses), path, 200, ms) for ms in milliseconds]
+    return lines
+
+
+def _error_lines(rng: random.Random, site: _Site, ignored: str, failing: str) -> list[_Line]:
+    """Draw errors, and as many other requests of another host; by name and by number the paths have other orders."""
+    one, other = list(site.hosts)[:2]
+    lines = []
+    for path, statuses in (
+        (f"/{failing}", [500, 502, 503] * 5),
+        (f"/{ignored}", [500] * rng.randint(1, 3)),
+        (f"/{token(rng, 5)}", [405, 415]),
+        (f"/h{token(rng, 5)}", [503] * rng.randint(1, 3)),
+        (f"/s{token(rng, 5)}", [503] * rng.randint(4, 5)),
+        (f"/x{token(rng, 5)}", [408, *[421] * 2, *[429] * 3, *[423] * 4]),
+    ):
+        lines += [_Line(rng.randint(0, 23), one, path, status, rng.randint(9, 90)) for status in statuses]
+        lines += [_Line(rng.randint(0, 23), other, path, 200, rng.randint(9, 90)) for _ in statuses]
+    return lines
+
+
+def _lines(rng: random.Random, site: _Site, ignored: str, failing: str) -> list[_Line]:
+    """Draw requests of all hours and hosts, in which each rule and each fault shows."""
     paths = [f"/{rng.choice(SERVICES)}/{token(rng, 4)}" for _ in range(5)]
     lines = []
     for hour in range(24):
@@ -357,34 +620,22 @@ def _checks(rng: random.Random, site: _Site) -> list[Check]:
             lines.append(
                 _Line(hour, rng.choice([*site.hosts, "10.0.0.0"]), rng.choice(paths), status, rng.randint(9, 999))
             )
-    # Two hosts have equally many requests, and no others.
-    counts = Counter(line.address for line in lines)
+    for count in range(1, 9):
+        lines += [_Line(9, f"10.0.0.{count}", paths[0], 200, rng.randint(9, 99)) for _ in range(count)]
     one, other = list(site.hosts)[:2]
+    lines += _error_lines(rng, site, ignored, failing) + _slow_lines(rng, site, [one, other])
+    # Two hosts have equally many requests.
+    counts = Counter(line.address for line in lines)
     low, high = sorted([one, other], key=lambda address: counts[address])
-    lines += [_Line(12, low, rng.choice(paths), 200, rng.randint(9, 999)) for _ in range(counts[high] - counts[low])]
-    allowed = site.number("allowed_errors")
-    ignored, failing = token(rng, 5), token(rng, 5)
-    for path, statuses in (
-        (f"/{failing}", [500, 502, 503] * 5),
-        (f"/{ignored}", [500] * rng.randint(1, 3)),
-        (f"/{token(rng, 5)}", [405, 415]),
-        (f"/{token(rng, 5)}", [503] * (allowed % 3 + 1)),
-    ):
-        lines += [_Line(rng.randint(0, 23), one, path, status, rng.randint(9, 90)) for status in statuses]
-        lines += [_Line(rng.randint(0, 23), other, path, 200, rng.randint(9, 90)) for _ in statuses]
-    # The slow paths: with a session in the middle, and one that is the last in order.
-    slow, limit = f"/{token(rng, 5)}", site.number("slow_ms")
-    for path, extra in ((f"{slow}/a", 90), (f"{slow}/b", 7), ("/zz" + token(rng, 4), 30)):
-        session = "" if path.startswith("/zz") else f";s={token(rng, 6)}"
-        head, _, tail = path.rpartition("/")
-        spent = [limit + extra, limit * 10 + extra, 70 + extra, 8]
-        lines += [
-            _Line(rng.randint(0, 23), rng.choice([one, other]), f"{head}{session}/{tail}", 200, ms) for ms in spent
-        ]
-    counted = Counter(line.address for line in lines)
-    lines += [_Line(3, low, paths[0], 200, 9) for _ in range(counted[high] - counted[low])]
-    lines += [_Line(3, high, paths[0], 200, 9) for _ in range(counted[low] - counted[high])]
+    lines += [_Line(3, low, paths[0], 200, 60) for _ in range(counts[high] - counts[low])]
     rng.shuffle(lines)
+    return lines
+
+
+def _checks(rng: random.Random, site: _Site) -> list[Check]:
+    """Draw logs; compute the summaries from the drawn lines."""
+    ignored, failing = token(rng, 5), f"m{token(rng, 5)}"
+    lines, allowed = _lines(rng, site, ignored, failing), site.number("allowed_errors")
 
     def logs_of(lines: Sequence[_Line]) -> dict[str, str]:
         parts = [lines[start::3] for start in range(3)]
@@ -392,59 +643,69 @@ def _checks(rng: random.Random, site: _Site) -> list[Check]:
         return {name: "".join(line.text(rng) + "\n" for line in part) for name, part in zip(names, parts, strict=True)}
 
     inputs = logs_of(lines) | {"ignored.txt": f"/{token(rng)}\n/{ignored}"}
-    few = [_Line(rng.randint(0, 23), one, f"/{failing}", 500, rng.randint(9, 90)) for _ in range(allowed)]
+    address = next(iter(site.hosts))
+    few = [_Line(rng.randint(0, 23), address, f"/{failing}", 500, rng.randint(9, 90)) for _ in range(allowed)]
     few += [
-        _Line(rng.randint(0, 23), one, f"/{ignored}", 500, rng.randint(9, 90)),
-        *(line for line in lines[:9] if line.status < 500),
+        _Line(rng.randint(0, 23), address, f"/{ignored}", 500, rng.randint(9, 90)),
+        *(line for line in lines[:9] if line.status < 405),
     ]
-    errors = "bin/summary errors $IN; echo status $?"
+    hours_slow, errors = "bin/summary hours $IN; bin/summary slow $IN", "bin/summary errors $IN; echo status $?"
     return [
         Check("hosts", "bin/summary hosts $IN", _host_counts(lines, site), inputs),
-        Check(
-            "hours-slow",
-            "bin/summary hours $IN; bin/summary slow $IN",
-            _hours(lines, site) + _slow(lines, site),
-            inputs,
-        ),
-        Check("errors", errors, _errors(lines, ignored, allowed), inputs),
-        Check("few errors", errors, _errors(few, ignored, allowed), {**inputs, **logs_of(few)}),
-        _outages(rng),
+        Check("hours-slow", hours_slow, _hours(lines, site) + _slow(lines, site), inputs),
+        Check("errors", errors, _errors(lines, ignored, site), inputs),
+        Check("few errors", errors, _errors(few, ignored, site), {**inputs, **logs_of(few)}),
+        _outages(rng, site.variant),
     ]
+
+
+def _ranked(counts: Mapping[str, int], order: tuple[int, int]) -> list[tuple[str, int]]:
+    """Return names and numbers in order: signs of the number and, where it is equal, of the name."""
+    by_name = sorted(counts.items(), reverse=order[1] < 0)
+    return sorted(by_name, key=lambda item: order[0] * item[1])
 
 
 def _host_counts(lines: Sequence[_Line], site: _Site) -> str:
     counts = Counter(site.hosts.get(line.address, line.address) for line in lines)
-    return "\n".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    ranked = _ranked(counts, site.variant["tie-order"])
+    form, least = site.variant["host-line"], site.variant["fewest-requests"]
+    return "\n".join(form.format(name, count) for name, count in ranked if count >= least)
 
 
 def _hours(lines: Sequence[_Line], site: _Site) -> str:
-    counts = Counter((line.hour + site.number("utc_offset")) % 24 for line in lines)
-    return "".join(f"{hour:02} {count}\n" for hour, count in sorted(counts.items()))
+    counted, width = site.variant["counted-requests"], site.variant["hours-of-block"]
+    hours = ((line.hour + site.number("utc_offset")) % 24 for line in lines if counted(line))
+    counts = Counter(hour // width * width for hour in hours)
+    return "".join(f"{site.variant['hour-line'].format(hour, count)}\n" for hour, count in sorted(counts.items()))
 
 
 def _slow(lines: Sequence[_Line], site: _Site) -> str:
-    spent = dict[str, list[int]]()
+    spent, variant = dict[str, list[int]](), site.variant
     for line in lines:
-        path = "/".join(part.split(";")[0] for part in line.path.split("/"))
+        path = "/".join(part.split(variant["session-mark"])[0] for part in line.path.split("/"))
         spent.setdefault(path, []).append(line.milliseconds)
-    values = {
-        path: sorted(numbers)[-(-len(numbers) * site.number("slow_percent") // 100) - 1]
-        for path, numbers in spent.items()
-    }
-    ranked = sorted(values.items(), key=lambda item: (-item[1], item[0]))
-    return "\n".join(f"{path} {value}" for path, value in ranked if value > site.number("slow_ms"))
+    (extra, fastest), values = variant["slow-limit"], dict[str, int]()
+    for path, milliseconds in spent.items():
+        milliseconds.sort()
+        place = -(-len(milliseconds) * site.number("slow_percent") // 100) - 1
+        if milliseconds[place] + extra > site.number("slow_ms") + fastest * milliseconds[0]:
+            values[path] = variant["slow-line"](place, milliseconds)
+    return "\n".join(f"{path} {value}" for path, value in _ranked(values, variant["order-of-paths"]))
 
 
-def _errors(lines: Sequence[_Line], ignored: str, allowed: int) -> str:
-    counts = Counter(line.path for line in lines if line.status >= 500 and line.path != f"/{ignored}")
-    return "\n".join(
-        [*(f"{path} {count}" for path, count in sorted(counts.items())), f"status {3 * (counts.total() > allowed)}"]
+def _errors(lines: Sequence[_Line], ignored: str, site: _Site) -> str:
+    statuses = site.variant["error-statuses"]
+    counts = Counter(
+        line.path for line in lines if (line.status >= 500 or line.status in statuses) and line.path != f"/{ignored}"
     )
+    status = site.variant["alarm-status"] if counts.total() > site.number("allowed_errors") else 0
+    ranked = _ranked(counts, site.variant["order-of-errors"])
+    return "\n".join([*(site.variant["error-line"].format(*item) for item in ranked), f"status {status}"])
 
 
-def _outages(rng: random.Random) -> Check:
+def _outages(rng: random.Random, variant: Variant) -> Check:
     """Draw states of services, over a dozen parts of a log."""
-    minute, events, totals = 0, list[str](), Counter[str]()
+    minute, events, lengths = 0, list[str](), dict[str, list[int]]()
     for _ in range(30):
         minute += rng.randint(5, 500)
         name, length = rng.choice(SERVICES), rng.randint(20, 300)
@@ -452,7 +713,7 @@ def _outages(rng: random.Random) -> Check:
         events.append(f"{minute + rng.randint(1, length - 1)} {name} down")
         minute += length
         events.append(f"{minute} {name} up")
-        totals[name] += length
+        lengths.setdefault(name, []).append(length)
     parts = 12
     size = len(events) // parts + 1
     inputs = {}
@@ -460,7 +721,9 @@ def _outages(rng: random.Random) -> Check:
         number = parts - 1 - part
         chunk = events[part * size : (part + 1) * size]
         inputs["state.log" + (f".{number}" if number else "")] = "".join(f"{event}\n" for event in chunk)
-    expected = "\n".join(f"{name} {total}" for name, total in sorted(totals.items()))
+    totals = [(name, variant["sum-of-outages"](lengths[name])) for name in sorted(lengths)]
+    form = variant["outage-line"]
+    expected = "\n".join(form.format(name, total, *divmod(total, 60)) for name, total in totals)
     return Check("outages", "bin/summary outages $IN", expected, inputs)
 
 
@@ -480,25 +743,33 @@ def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Q
         return lines
 
     names = [f"{service}{number}" for service in SERVICES for number in range(rng.randint(2, 5))]
-    common, (one, other) = token(rng), rng.sample(names, 2)
+    chosen = rng.sample(names, 2 * ASKED)
+    pairs = {pair: token(rng) for pair in zip(chosen[::2], chosen[1::2], strict=True)}
+    common = {name: label for pair, label in pairs.items() for name in pair}
     for name in names:
-        record(lambda: f"/{rng.choice(SERVICES)}", name, common if name in (one, other) else "")
-    first, second = (f"<(awk '{{ print $8 }}' logs/{name}.log | sort -u)" for name in (one, other))
-    largest = max(sizes, key=lambda client: sizes[client])
+        record(lambda: f"/{rng.choice(SERVICES)}", name, common.get(name, ""))
+    largest = [client for client, _ in sizes.most_common(ASKED)]
     return [
         Question(
             "largest-client",
-            "Which address received the most bytes, over all files logs/*.log?",
-            largest,
+            f"Which {ASKED} addresses received the most bytes, over all files logs/*.log? Answer with them, the one "
+            "that received most first, with one space between them.",
+            " ".join(largest),
             [
                 "head -2 logs/*.log | head",
-                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -n | sed -n '$s/.* //p'",
+                "awk '{ s[$2] += $6 } END { for (a in s) print s[a], a }' logs/*.log | sort -rn | "
+                f"awk 'NR <= {ASKED} {{ print $2 }}' | paste -sd' '",
             ],
         ),
-        Question(
-            "common-id",
-            f"Which request id (the last word of a line) is both in logs/{one}.log and in logs/{other}.log?",
-            common,
-            [f"head -2 logs/{one}.log", f"comm -12 {first} {second}"],
-        ),
+        asked_together([_common_id(*pair, label) for pair, label in pairs.items()]),
     ]
+
+
+def _common_id(one: str, other: str, label: str) -> Question:
+    first, second = (f"<(awk '{{ print $8 }}' logs/{name}.log | sort -u)" for name in (one, other))
+    return Question(
+        "common-id",
+        f"Which request id (the last word of a line) is both in logs/{one}.log and in logs/{other}.log?",
+        label,
+        [f"head -2 logs/{one}.log", f"comm -12 {first} {second}"],
+    )

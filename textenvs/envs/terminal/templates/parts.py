@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..project import Edit, Fault, edit
+from ..project import Edit, Fault, Question
 
 FIRST_NAMES = (
     *("Ada", "Amir", "Bela", "Carla", "Dario", "Edith", "Farid", "Greta", "Hiro", "Ines", "Jonas", "Kira"),
@@ -18,6 +18,8 @@ SURNAMES = (
     *("Lindqvist", "Moreau", "Novak", "Okafor", "Petrov", "Quist", "Rossi", "Silva", "Tanaka", "Vogel", "Weber"),
 )
 CITIES = ("Bern", "Basel", "Chur", "Genf", "Olten", "Zug", "Thun", "Sion", "Aarau", "Vevey", "Lugano", "Baden")
+#: Questions of one kind in a task.
+ASKED = 5
 #: Names with a space in them.
 TOWNS = ("Bad Ragaz", "La Punt", "St Moritz", "Le Locle", "San Carlo")
 GOODS = (
@@ -39,16 +41,8 @@ _TOPICS = (
 
 
 def filled(text: str, names: Mapping[str, object]) -> str:
-    """Return the text with each ``@name@`` replaced by that name's value."""
-    return re.sub(r"@(\w+)@", lambda match: str(names[match[1]]), text)
-
-
-def faults_of(
-    table: Sequence[tuple[str, str, str, str, str]], names: Mapping[str, object], looks: Sequence[str]
-) -> list[Fault]:
-    """Return the faults of a table of edits: kind, symptom, path, old and new text, each with ``@name@`` in it."""
-    rows = [[filled(cell, names) for cell in row] for row in table]
-    return [edit(kind, symptom, path, old, new, looks=looks) for kind, symptom, path, old, new in rows]
+    """Return the text with each ``@name@`` replaced by that name's value, and those in the value as well."""
+    return re.sub(r"@(\w+)@", lambda match: filled(str(names[match[1]]), names), text)
 
 
 def fault_of_edits(kind: str, symptom: str, changes: Sequence[tuple[str, str, str]], looks: Sequence[str]) -> Fault:
@@ -60,6 +54,22 @@ def fault_of_edits(kind: str, symptom: str, changes: Sequence[tuple[str, str, st
 def fault_of_command(kind: str, symptom: str, looks: Sequence[str], command: str, repair: str) -> Fault:
     """Return a fault that a shell command makes."""
     return Fault(kind, symptom, looks, repair, command=command)
+
+
+def asked_together(questions: Sequence[Question]) -> Question:
+    """Return the question after several answers of one kind.
+
+    One answer has as many candidates as a file has lines: who has seen the file, can guess it. Five hardly.
+    """
+    texts = " ".join(f"({place}) {question.text}" for place, question in enumerate(questions, start=1))
+    looks = dict.fromkeys(look for question in questions for look in question.looks[:-1])
+    answers = " ".join(f"$({question.looks[-1]})" for question in questions)
+    return Question(
+        questions[0].kind,
+        f"Answer {len(questions)} questions, with one space between the answers. {texts}",
+        " ".join(question.answer for question in questions),
+        [*looks, f"echo {answers}"],
+    )
 
 
 def token(rng: random.Random, digits: int = 8) -> str:

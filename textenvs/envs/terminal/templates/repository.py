@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from ..project import Check, Fault, Project, Question
-from .parts import CITIES, COLOURS, GOODS, TOWNS, fault_of_command, filled, notes, person, token
+from ..project import Check, Edit, Fault, Project, Question
+from .parts import ASKED, CITIES, COLOURS, GOODS, TOWNS, asked_together, fault_of_command, notes, person, token
+from .variation import Option, Rule, Variant
 
 _QUOTE = """#!/bin/sh
 # Quotes parcels: lines REFERENCE PLACE GRAMS KIND PARTNER on standard input.
@@ -25,10 +26,11 @@ FILENAME ~ /^zones\\// {
 }
 FILENAME == "surcharges.txt" { surcharge_of[$1] = $2; next }
 FILENAME == "discounts.txt" { discount_of[$1] = $2; next }
-!($2 in base_of) { print $1, "no zone"; next }
+!($2 in base_of) { @unknown_place@; next }
 {
-    cents = base_of[$2] + kilogram_of[$2] * int(($3 + 999) / 1000) + surcharge($4)
-    print $1, rounded(cents - cents * discount_of[$5] / 100)
+    cents = base_of[$2] + kilogram_of[$2] * @kilograms@ + surcharge($4)
+    price = rounded(@discount@ discount_of[$5] / 100)
+    @quote_line@
 }
 """
 _ROUND_FIRST = """# Cents, as they are charged.
@@ -36,9 +38,9 @@ function rounded(cents) {
     return int(cents)
 }
 """
-_ROUND = """# Cents, as they are charged: multiples of @step@, rounded up.
+_ROUND = """# Cents, as they are charged: multiples of @step@.
 function rounded(cents) {
-    return int((int(cents) + @step@ - 1) / @step@) * @step@
+    return @rounding@
 }
 """
 _SURCHARGE_FIRST = """# Cents to add for a kind of parcel.
@@ -59,6 +61,106 @@ git archive "$1" | tar -x -C "$folder"
 "$folder/quote.sh"
 rm -r "$folder"
 """
+_RULES = (
+    Rule(
+        "unknown-place",
+        "@lib@/quote.awk",
+        "The shop does not understand the answer for places that are in no zone.",
+        [
+            Option(f'print $1, "{words}"', f"A parcel to a place that is in no zone is answered with `{words}`.", words)
+            for words in ("no zone", "not served", "unknown", "no such place", "-")
+        ],
+    ),
+    Rule(
+        "kilograms",
+        "@lib@/quote.awk",
+        "The weights of parcels are not charged as the tariff says.",
+        [
+            Option(
+                "int(($3 + 999) / 1000)",
+                "A kilogram that has begun is charged as a whole one.",
+                lambda g: -(-g // 1000),
+            ),
+            Option(
+                "($3 < 1000 ? 1 : int($3 / 1000))",
+                "Whole kilograms are charged, and at least one.",
+                lambda g: max(1, g // 1000),
+            ),
+            Option(
+                "int(($3 + 1999) / 2000) * 2",
+                "Two kilograms that have begun are charged as two.",
+                lambda g: -(-g // 2000) * 2,
+            ),
+            Option(
+                "int(($3 + 499) / 500)",
+                "500 g that have begun are charged with the cents of a kilogram.",
+                lambda g: -(-g // 500),
+            ),
+            Option("int($3 / 1000 + 1)", "Whole kilograms are charged, and one more.", lambda g: g // 1000 + 1),
+        ],
+    ),
+    Rule(
+        "discount",
+        "@lib@/quote.awk",
+        "Partners do not pay what was agreed with them.",
+        [
+            Option("cents - cents *", "A partner's discount is on all.", lambda base, extra, cents: cents),
+            Option(
+                "cents - base_of[$2] *", "A partner's discount is on the base alone.", lambda base, extra, cents: base
+            ),
+            Option(
+                "cents - surcharge($4) *",
+                "A partner's discount is on the surcharge alone.",
+                lambda base, extra, cents: extra,
+            ),
+            Option(
+                "cents - (cents - surcharge($4)) *",
+                "A partner's discount is on all but the surcharge.",
+                lambda base, extra, cents: cents - extra,
+            ),
+        ],
+    ),
+    Rule(
+        "quote-line",
+        "@lib@/quote.awk",
+        "The shop cannot read quotes any more.",
+        [
+            Option("print $1, price", "A quote is `REFERENCE CENTS`.", "{0} {1}"),
+            Option("print price, $1", "A quote is `CENTS REFERENCE`.", "{1} {0}"),
+            Option('print $1 ": " price', "A quote is `REFERENCE: CENTS`.", "{0}: {1}"),
+            Option('print $1 "=" price', "A quote is `REFERENCE=CENTS`.", "{0}={1}"),
+            Option("print $1, $2, price", "A quote is `REFERENCE PLACE CENTS`.", "{0} {2} {1}"),
+        ],
+    ),
+    Rule(
+        "rounding",
+        "@lib@/round.awk",
+        "Quotes are charged with too much or too little, by some cents.",
+        [
+            Option(
+                "int((int(cents) + @step@ - 1) / @step@) * @step@",
+                "Quotes are rounded up to multiples of @step@ cents.",
+                lambda c, s: -(-c // s) * s,
+            ),
+            Option(
+                "int(int(cents) / @step@) * @step@",
+                "Quotes are rounded down to multiples of @step@ cents.",
+                lambda c, s: c // s * s,
+            ),
+            Option(
+                "int((int(cents) + @half@) / @step@) * @step@",
+                "Quotes are rounded to the nearest multiple of @step@ cents, a half up.",
+                lambda c, s: (c + s // 2) // s * s,
+            ),
+            Option(
+                "int(int(cents) / @step@ + 1) * @step@",
+                "Quotes are the next multiple of @step@ cents, always more than the sum.",
+                lambda c, s: (c // s + 1) * s,
+            ),
+        ],
+    ),
+)
+_IDENTIFIERS = "base kilogram base_of kilogram_of surcharge_of discount_of cents rounded surcharge kind price"
 _IGNORE = "*.tmp\n*.orig\n/build/\n"
 #: The day of the first commit, 2024-03-04 09:00 UTC, and the hours between two of them.
 _START_S, _HOURS = 1_709_542_800, 31
@@ -109,15 +211,18 @@ class _Tariff:
     surcharges: Mapping[str, int]
     discounts: Mapping[str, int]
     step: int
+    variant: Variant
 
-    def quote(self, place: str, grams: int, kind: str, partner: str) -> str:
+    def quote(self, reference: str, place: str, grams: int, kind: str, partner: str) -> str:
+        """Return the line of a parcel's quote."""
+        variant = self.variant
         if place not in self.places:
-            return "no zone"
+            return f"{reference} {variant['unknown-place']}"
         base, kilogram = self.places[place]
-        kilograms = -(-grams // 1000)
-        cents = base + kilogram * kilograms + self.surcharges.get(kind, self.surcharges["other"])
-        cents = (cents * 100 - cents * self.discounts.get(partner, 0)) // 100
-        return str(-(-cents // self.step) * self.step)
+        extra = self.surcharges.get(kind, self.surcharges["other"])
+        cents = base + kilogram * variant["kilograms"](grams) + extra
+        cents = (cents * 100 - variant["discount"](base, extra, cents) * self.discounts.get(partner, 0)) // 100
+        return str(variant["quote-line"].format(reference, variant["rounding"](cents, self.step), place))
 
 
 @dataclass(frozen=True)
@@ -149,12 +254,14 @@ def draw(rng: random.Random) -> Project:
     discounts = {partner: rng.randint(5, 30) for partner in partners}
     raised = names.raised  # since the faults were made
     rates = (places[of_zone[raised][0]][0] + rng.randint(11, 99), places[of_zone[raised][0]][1] + rng.randint(11, 99))
-    now = _Tariff(places | dict.fromkeys(of_zone[raised], rates), surcharges, discounts, step)
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, {"lib": lib, "step": step, "half": step // 2})
+    now = _Tariff(places | dict.fromkeys(of_zone[raised], rates), surcharges, discounts, step, variant)
     before = _Tariff(
         {place: rates for place, rates in places.items() if place not in of_zone[names.branch]},
         {kind: cents for kind, cents in surcharges.items() if kind != names.island},
         discounts,
         step,
+        variant,
     )
     files, history, questions = _commits(rng, names, texts, now, before)
 
@@ -169,7 +276,8 @@ def draw(rng: random.Random) -> Project:
 
     about = (
         "`./quote.sh` quotes parcels from standard input by the files of `zones/`. Releases are the last commit of "
-        "the branch `main`, so a repair of a tracked file is committed there. History is never rewritten."
+        "the branch `main`, so a repair of a tracked file is committed there. History is never rewritten. "
+        f"`{variant.page}` says how parcels are quoted."
     )
     modes = {path: 0o755 for path in files if path.endswith(".sh")}
     file = f"zones/{raised}.txt"
@@ -180,7 +288,7 @@ def draw(rng: random.Random) -> Project:
     return Project(
         about,
         files,
-        _faults(rng, names, zones[5], now),
+        _faults(rng, names, zones[5], now, files),
         checks,
         modes,
         history.setup,
@@ -198,7 +306,8 @@ def _commits(
 ) -> tuple[dict[str, str], _History, list[Question]]:
     """Return the files of the last commit, the history, and questions about it."""
     history, files, people = _History(), dict[str, str](), [person(rng) for _ in range(5)]
-    values = {"lib": names.lib, "step": now.step}
+    variant = now.variant
+    larger = replace(variant, names={**variant.names, "step": 3 * now.step, "half": 3 * now.step // 2})
 
     def commit(
         message: str, changed: Mapping[str, str], branch: str = "main", start: str = "", merge: str = ""
@@ -219,7 +328,7 @@ def _commits(
         "surcharges.txt": table(before.surcharges),
         "discounts.txt": "",
     }
-    commit("First version", {path: filled(text, values) for path, text in first.items()})
+    commit("First version", variant.files(first) | variant.document(rng))
     tickets = {}
     own = [zone for zone in zones if zone != names.branch]
     for place, zone in enumerate(own):
@@ -228,13 +337,13 @@ def _commits(
         if place == 6:
             history.tag("v1.0")
         if place == 9:
-            commit(f"Round up to {now.step} cents", {f"{names.lib}/round.awk": filled(_ROUND, values)})
+            commit(f"Round to {now.step} cents", {f"{names.lib}/round.awk": variant.text(_ROUND)})
         if place == 12:
             commit("Discounts of partners", {"discounts.txt": table(now.discounts)})
-            experiment = filled(_ROUND, {"step": 3 * now.step})
-            commit("Try larger steps", {f"{names.lib}/round.awk": experiment}, "larger-steps", "refs/heads/main")
+            experiment = {f"{names.lib}/round.awk": larger.text(_ROUND)}
+            commit("Try larger steps", experiment, "larger-steps", "refs/heads/main")
         if place == 15:
-            commit("Charge kinds without an entry", {f"{names.lib}/surcharge.awk": _SURCHARGE})
+            commit("Charge kinds without an entry", {f"{names.lib}/surcharge.awk": variant.text(_SURCHARGE)})
             commit("Quote with the program of a tag", {"tools/at.sh": _AT})
     # The branch began before the release, and was merged after it.
     zone_file = {f"zones/{names.branch}.txt": zones[names.branch]}
@@ -251,35 +360,41 @@ def _commits(
 def _questions(
     rng: random.Random, own: Sequence[str], tickets: Mapping[str, str], zones: Mapping[str, str]
 ) -> list[Question]:
-    zone, other = rng.sample(own, 2)
-    line = rng.choice(zones[zone].splitlines()[1:])
-    rates = zones[other].splitlines()[0]
+    chosen = rng.sample(own, 2 * ASKED)
+    lines = [(rng.choice(zones[zone].splitlines()[1:]), tickets[zone]) for zone in chosen[:ASKED]]
     return [
-        Question(
-            "commit-of-line",
-            f"Which ticket (T-...) does the message of the commit name that introduced the place {line}?",
-            tickets[zone],
-            ["git log --oneline | head", f"git log --format=%s -S{line} | tail -1 | grep -o 'T-[0-9a-f]*'"],
-        ),
-        Question(
-            "commit-of-file",
-            f"Which ticket (T-...) introduced the zone whose first line is '{rates}'?",
-            tickets[other],
-            [
-                f"grep -lx '{rates}' zones/*",
-                f"git log --format=%s -- $(grep -lx '{rates}' zones/*) | tail -1 | grep -o 'T-[0-9a-f]*'",
-            ],
-        ),
+        asked_together([_commit_of_line(*line) for line in lines]),
+        asked_together([_commit_of_file(zones[zone].splitlines()[0], tickets[zone]) for zone in chosen[ASKED:]]),
     ]
 
 
-def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> list[Fault]:
+def _commit_of_line(line: str, ticket: str) -> Question:
+    return Question(
+        "commit-of-line",
+        f"Which ticket (T-...) does the message of the commit name that introduced the place {line}?",
+        ticket,
+        ["git log --oneline | head", f"git log --format=%s -S{line} | tail -1 | grep -o 'T-[0-9a-f]*'"],
+    )
+
+
+def _commit_of_file(rates: str, ticket: str) -> Question:
+    zone = f"$(grep -lx '{rates}' zones/*)"
+    return Question(
+        "commit-of-file",
+        f"Which ticket (T-...) introduced the zone whose first line is '{rates}'?",
+        ticket,
+        [f"grep -lx '{rates}' zones/*", f"git log --format=%s -- {zone} | tail -1 | grep -o 'T-[0-9a-f]*'"],
+    )
+
+
+def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files: Mapping[str, str]) -> list[Fault]:
     """Return the faults; each is about files of its own, so that any of them go together."""
     looks, save = ["git status", "git log --oneline --graph --all | head -40"], "git commit -q --no-verify -m"
     surcharge, deleted = f"{names.lib}/surcharge.awk", f"zones/{names.deleted}.txt"
     branch, secret = f"zone-{names.branch}", f"key_live_{token(rng, 12)}"
     markers = (
-        r"/^    return/{s/^/<<<<<<< HEAD\n/;s/$/\n=======\n    return surcharge_of[kind] + "
+        r"/^    return/{s/^/<<<<<<< HEAD\n/;s/$/\n=======\n    return "
+        + tariff.variant.text("surcharge_of[kind] + ")
         + str(rng.randint(2, 90))
         + r"\n>>>>>>> bulky/}"
     )
@@ -287,7 +402,14 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> li
     newest = "git log -1 --format=%H --grep"
     onto = "git -c rebase.autoStash=true rebase -q --onto"
     island = f"^Surcharge for {names.island}"
+    rules = []
+    for fault in tariff.variant.faults(rng, files, looks):
+        [edit] = fault.edits
+        make = f"{Edit(edit.path, edit.new, edit.old).undo} && {save} 'Tidy up {edit.path}' -- {edit.path}"
+        repair = f"{fault.repair} && {save} 'Do as agreed: {fault.kind}' -- {edit.path}"
+        rules.append(fault_of_command(fault.kind, fault.symptom, fault.looks, make, repair))
     return [
+        *rules,
         fault_of_command(
             "bad-merge",
             "Since the last merge, every quote ends with a syntax error.",
@@ -300,8 +422,8 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff) -> li
             "reverted-fix",
             "Quotes are no longer multiples of what the tills can charge. This had been repaired last year.",
             [*looks, "git log --oneline --grep=Revert", f"cat {names.lib}/round.awk"],
-            f"git revert --no-edit $({newest}='^Round up to')",
-            f"git revert --no-edit $({newest}='^Revert .Round up to')",
+            f"git revert --no-edit $({newest}='^Round to')",
+            f"git revert --no-edit $({newest}='^Revert .Round to')",
         ),
         fault_of_command(
             "unmerged-branch",
@@ -398,7 +520,7 @@ def _quotes(rng: random.Random, name: str, command: str, tariff: _Tariff, must: 
         reference, grams = token(rng), rng.choice([1000 * rng.randint(1, 9), rng.randint(1, 9999)])
         kind, partner = kinds[number % len(kinds)], partners[number % len(partners)]
         lines.append(f"{reference} {place} {grams} {kind} {partner}")
-        answers.append(f"{reference} {tariff.quote(place, grams, kind, partner)}")
+        answers.append(tariff.quote(reference, place, grams, kind, partner))
     return Check(name, f"{command} < $IN/parcels.txt", "\n".join(answers), {"parcels.txt": "\n".join(lines) + "\n"})
 
 

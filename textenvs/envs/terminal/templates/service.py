@@ -8,9 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..project import Check, Project, Question
-from .parts import CITIES, GOODS, TOWNS, faults_of, filled, notes, requests, token
+from .parts import ASKED, CITIES, GOODS, TOWNS, Request, asked_together, filled, notes, requests, token
+from .variation import Option, Rule, Variant, numbers
 
 _SERVE = """#!/bin/sh
 # Answers the requests on standard input, one a line. Usage: bin/serve [DATA]
@@ -69,7 +71,7 @@ def seconds(text):
 
 
 def flag(text):
-    return text.lower() in ("1", "true", "yes", "on")
+    return text.lower() in @true_words@
 '''
 _ROUTER = '''"""Find the handler of a request."""
 from urllib.parse import unquote_plus
@@ -81,7 +83,7 @@ ROUTES = [
     ("GET", "/health", handlers.health),
     ("GET", "/@things@/search", handlers.search),
     ("GET", "/@things@/:@key@", handlers.show),
-    ("POST", "/orders", handlers.order),
+    ("POST", "/@orders@", handlers.order),
 ]
 
 
@@ -121,12 +123,13 @@ from settings import flag, seconds
 
 
 def gross(cents, settings):
-    """Return the price with tax, in cents, rounded half up."""
-    return (cents * (100 + int(settings["tax_percent"])) + 50) // 100
+    """Return the price with tax, in cents."""
+    taxed = cents * (100 + int(settings["tax_percent"]))
+    return @rounding@
 
 
 def money(cents, settings):
-    return f"{cents // 100}.{cents % 100:02} {settings['currency']}"
+    return @price@
 
 
 def visible(item, settings):
@@ -134,14 +137,15 @@ def visible(item, settings):
 
 
 def health(fields, store, settings):
-    return 200, f"ok timeout={seconds(settings['timeout'])}"
+    return 200, @health_line@
 
 
 def show(fields, store, settings):
     item = store.find(fields["@key@"])
     if item is None or not visible(item, settings):
         return 404, "no such @thing@"
-    return 200, f"{item['name']} {money(gross(item['cents'], settings), settings)}"
+    price = money(gross(item["cents"], settings), settings)
+    return 200, @article_line@
 
 
 def search(fields, store, settings, matches=None):
@@ -149,10 +153,11 @@ def search(fields, store, settings, matches=None):
     for item in store.items:
         if visible(item, settings) and item["city"] == fields["city"]:
             matches.append(item)
-    ranked = sorted(matches, key=lambda item: (item["cents"], item["@key@"]))
+    ranked = sorted(matches, key=@order_of_search@)
     size = int(settings["page_size"])
     start = (int(fields.get("page", "1")) - 1) * size
-    return 200, " ".join([f"{len(ranked)}:", *(item["@key@"] for item in ranked[start : start + size])])
+    codes = [item["@key@"] for item in ranked[start : start + size]]
+    return 200, @search_line@
 
 
 def order(fields, store, settings):
@@ -160,10 +165,12 @@ def order(fields, store, settings):
     if item is None:
         return 404, "no such @thing@"
     if count > int(settings["max_count"]):
-        return 422, "too many"
+        return @too_many@
     total = gross(item["cents"] * count, settings)
+    if @discount_from@:
+        total -= total * @percent@ // 100
     if total < int(settings["free_shipping_from"]):
-        total += int(settings["shipping"])
+        total += @shipping_price@
     return 201, money(total, settings)
 '''
 _STORE = '''"""The @things@ of all files of a folder."""
@@ -185,6 +192,204 @@ class Store:
     def find(self, key):
         return self.by_key.get(key.upper())
 '''
+
+_RULES = (
+    Rule(
+        "true-words",
+        "@app@/settings.py",
+        "A setting that was switched on, as the documents say, is off.",
+        [
+            Option(repr(words), f"A setting is on where it is one of: {', '.join(words)}. All else is off.", words)
+            for words in (("1", "true"), ("yes", "on"), ("y", "enabled"), ("active", "ja"), ("allowed", "oui"))
+        ],
+    ),
+    Rule(
+        "rounding",
+        "@app@/handlers.py",
+        "Some prices are not those on the invoice.",
+        [
+            Option(
+                "(taxed + 50) // 100", "Prices with tax are rounded to a cent, a half up.", lambda n: (n + 50) // 100
+            ),
+            Option("taxed // 100", "Prices with tax are rounded down to a cent.", lambda n: n // 100),
+            Option("(taxed + 99) // 100", "Prices with tax are rounded up to a cent.", lambda n: -(-n // 100)),
+            Option(
+                "(taxed + 499) // 500 * 5", "Prices with tax are rounded up to 5 cents.", lambda n: -(-n // 500) * 5
+            ),
+            Option("taxed // 500 * 5", "Prices with tax are rounded down to 5 cents.", lambda n: n // 500 * 5),
+            Option(
+                "(taxed + 999) // 1000 * 10",
+                "Prices with tax are rounded up to 10 cents.",
+                lambda n: -(-n // 1000) * 10,
+            ),
+        ],
+    ),
+    Rule(
+        "price",
+        "@app@/handlers.py",
+        "The shop's cart cannot read amounts any more.",
+        [
+            Option(
+                "f\"{cents // 100}.{cents % 100:02} {settings['currency']}\"",
+                "An amount is such as `12.50 EUR`.",
+                "{0}.{1:02} {2}",
+            ),
+            Option(
+                "f\"{settings['currency']} {cents // 100}.{cents % 100:02}\"",
+                "An amount is such as `EUR 12.50`.",
+                "{2} {0}.{1:02}",
+            ),
+            Option(
+                "f\"{cents // 100},{cents % 100:02} {settings['currency']}\"",
+                "An amount is such as `12,50 EUR`.",
+                "{0},{1:02} {2}",
+            ),
+            Option(
+                "f\"{settings['currency']}{cents // 100}-{cents % 100:02}\"",
+                "An amount is such as `EUR12-50`.",
+                "{2}{0}-{1:02}",
+            ),
+        ],
+    ),
+    Rule(
+        "health-line",
+        "@app@/handlers.py",
+        "The monitor does not understand the health page any more.",
+        [
+            Option(
+                "f\"ok timeout={seconds(settings['timeout'])}\"",
+                "`GET /health` answers such as `ok timeout=1.5`, in seconds.",
+                "ok timeout={0}",
+            ),
+            Option(
+                "f\"up {seconds(settings['timeout']) * 1000:.0f}\"",
+                "`GET /health` answers such as `up 1500`: the timeout in milliseconds.",
+                "up {1:.0f}",
+            ),
+            Option(
+                "f\"alive, {seconds(settings['timeout'])} s\"",
+                "`GET /health` answers such as `alive, 1.5 s`, with the timeout.",
+                "alive, {0} s",
+            ),
+        ],
+    ),
+    Rule(
+        "article-line",
+        "@app@/handlers.py",
+        "The newsletter cannot read the pages of @things@ any more.",
+        [
+            Option("f\"{item['name']} {price}\"", "A @thing@'s page is `NAME PRICE`.", "{0} {1}"),
+            Option("f\"{price} {item['name']}\"", "A @thing@'s page is `PRICE NAME`.", "{1} {0}"),
+            Option("f\"{item['name']}: {price}\"", "A @thing@'s page is `NAME: PRICE`.", "{0}: {1}"),
+            Option(
+                "f\"{item['name']} in {item['city']}: {price}\"",
+                "A @thing@'s page is `NAME in CITY: PRICE`.",
+                "{0} in {2}: {1}",
+            ),
+        ],
+    ),
+    Rule(
+        "order-of-search",
+        "@app@/handlers.py",
+        "Searches list the @things@ in another order than before.",
+        [
+            Option(
+                'lambda item: (item["cents"], item["@key@"])',
+                "A search has the cheapest first, and equal ones by @key@.",
+                lambda r: (r[3], r[0]),
+            ),
+            Option(
+                'lambda item: (-item["cents"], item["@key@"])',
+                "A search has the dearest first, and equal ones by @key@.",
+                lambda r: (-r[3], r[0]),
+            ),
+            Option('lambda item: item["@key@"]', "A search is in the order of @key@.", lambda r: r[0]),
+            Option(
+                'lambda item: (item["name"], item["@key@"])',
+                "A search is in the order of names, and equal ones by @key@.",
+                lambda r: (r[1], r[0]),
+            ),
+            Option(
+                'lambda item: item["@key@"][1:]',
+                "A search is in the order of @key@, without its first letter.",
+                lambda r: r[0][1:],
+            ),
+        ],
+    ),
+    Rule(
+        "search-line",
+        "@app@/handlers.py",
+        "The app cannot read searches any more.",
+        [
+            Option(
+                '" ".join([f"{len(ranked)}:", *codes])',
+                "A search answers such as `2: A1 A2`: how many there are, and the page's.",
+                ("{0}: {1}", " "),
+            ),
+            Option(
+                '",".join([str(len(ranked)), *codes])',
+                "A search answers such as `2,A1,A2`: how many there are, and the page's.",
+                ("{0},{1}", ","),
+            ),
+            Option(
+                "f\"{'+'.join(codes)} of {len(ranked)}\"",
+                "A search answers such as `A1+A2 of 2`: the page's, and how many there are.",
+                ("{1} of {0}", "+"),
+            ),
+        ],
+    ),
+    Rule(
+        "too-many",
+        "@app@/handlers.py",
+        "A client does not understand why an order is refused.",
+        [
+            Option(
+                f'{status}, "{text}"',
+                f"An order of more than `max_count` is answered with `{status} {text}`.",
+                f"{status} {text}",
+            )
+            for status in (400, 409, 413, 422)
+            for text in ("too many", "not so many")
+        ],
+    ),
+    numbers(
+        "discount-from",
+        "@app@/handlers.py",
+        "Some who order several pieces pay another price than they were told.",
+        (3, 4, 5, 6),
+        "count >= {}",
+        "From {} pieces on, an order costs @percent@ % less, before shipping. What is taken off is rounded down.",
+    ),
+    Rule(
+        "shipping-price",
+        "@app@/handlers.py",
+        "The shipping that customers pay is not what was agreed.",
+        [
+            Option(
+                'int(settings["shipping"])', "Shipping is charged as it is set, without tax.", lambda net, gross, n: net
+            ),
+            Option(
+                'gross(int(settings["shipping"]), settings)',
+                "Shipping is charged with tax.",
+                lambda net, gross, n: gross(net),
+            ),
+            Option(
+                'int(settings["shipping"]) * count',
+                "Shipping is charged for each piece, without tax.",
+                lambda net, gross, n: net * n,
+            ),
+            Option(
+                'int(settings["shipping"]) + 10 * count',
+                "Shipping is charged without tax, and 10 cents for each piece.",
+                lambda net, gross, n: net + 10 * n,
+            ),
+        ],
+    ),
+)
+_IDENTIFIERS = (
+    "load seconds flag values fields fits parts pattern dispatch handler gross taxed visible "
+    "matches ranked start codes total items find by_key row target body pairs verb"
+)
 
 #: Kind, symptom, path, old and new text.
 _EDITS = (
@@ -220,7 +425,7 @@ _EDITS = (
         "flag-as-text",
         "Articles that are marked as hidden are offered to everybody.",
         "@app@/settings.py",
-        'return text.lower() in ("1", "true", "yes", "on")',
+        "return text.lower() in @true_words@",
         "return bool(text)",
     ),
     (
@@ -234,8 +439,8 @@ _EDITS = (
         "stale-route",
         "The shop's cart gets 404 when a customer pays.",
         "@app@/router.py",
-        '("POST", "/orders"',
-        '("POST", "/order"',
+        '("POST", "/@orders@"',
+        '("POST", "/new-@orders@"',
     ),
     (
         "wrong-status",
@@ -257,13 +462,6 @@ _EDITS = (
         "@app@/handlers.py",
         'fields.get("page", "1")) - 1) * size',
         'fields.get("page", "1"))) * size',
-    ),
-    (
-        "rounding-down",
-        "Some prices are a cent lower than on the invoice.",
-        "@app@/handlers.py",
-        " + 50) // 100\n\n",
-        ") // 100\n\n",
     ),
     (
         "mutable-default",
@@ -298,8 +496,9 @@ _EDITS = (
 
 @dataclass(frozen=True)
 class _Shop:
-    """The names and settings of a drawn service."""
+    """The rules, names and settings of a drawn service."""
 
+    variant: Variant
     names: Mapping[str, object]
     tax: int
     size: int
@@ -323,7 +522,10 @@ def draw(rng: random.Random) -> Project:
         "other_size": size + rng.randint(4, 20),
         "shipping": rng.randint(301, 990),
     }
+    names |= {"percent": rng.randint(5, 25), "orders": rng.choice(["orders", "carts", "purchases", "checkouts"])}
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names)
     shop = _Shop(
+        variant,
         names,
         tax=rng.choice([7, 8, 17, 19, 21]),
         size=size,
@@ -333,7 +535,7 @@ def draw(rng: random.Random) -> Project:
         free_from=rng.randint(40, 90) * 100,
         most=rng.randint(6, 12),
     )
-    files = _program(shop) | _settings(rng, shop)
+    files = _program(shop) | _settings(rng, shop) | variant.document(rng)
     prices = dict[str, int]()
     for number in range(rng.randint(24, 50)):
         table, rows = _items(rng, names, 30)
@@ -345,38 +547,39 @@ def draw(rng: random.Random) -> Project:
     fixed = frozenset(path for path in files if path.startswith(("data/", "logs/")))
 
     def checks(fresh: random.Random) -> Sequence[Check]:
-        return [_check(fresh, f"requests{number}", shop) for number in range(2)]
+        return [_check(fresh, "requests", shop, shows=False), _check(fresh, "hidden", shop, shows=True)]
 
     about = (
         f"`bin/serve [DATA]` answers requests for {thing}s from standard input, one a line, with the data of a folder. "
-        f"Its settings are in `{names['conf']}/`: defaults, then those of production, then those of this host."
+        f"Its settings are in `{names['conf']}/`: defaults, then those of production, then those of this host. "
+        f"What it answers is in `{variant.page}`."
     )
-    faults = faults_of(_EDITS, names, ["ls -R | head -50", "echo 'GET /health' | bin/serve"])
+    looks = ["ls -R | head -50", "echo 'GET /health' | bin/serve"]
+    faults = [*variant.edits(_EDITS, files, looks), *variant.faults(rng, files, looks)]
     return Project(about, files, faults, checks, {"bin/serve": 0o755}, fixed=fixed, questions=questions)
 
 
 _API = """# Requests
 
 - `GET /health`
-- `GET /@things@/search?city=CITY&page=N`: how many there are, and the page's, the cheapest first
+- `GET /@things@/search?city=CITY&page=N`: how many there are, and the page's
 - `GET /@things@/CODE`: its name, and its price with tax (upper or lower case)
-- `POST /orders @key@=CODE&count=N`: what it costs, with tax and shipping
+- `POST /@orders@ @key@=CODE&count=N`: what it costs, with tax and shipping
 
 Unknown paths are answered with 404, other methods of a path with 405.
 """
 
 
 def _program(shop: _Shop) -> dict[str, str]:
-    app = shop.names["app"]
     texts = {
         "bin/serve": _SERVE,
-        f"{app}/main.py": _MAIN,
-        f"{app}/settings.py": _SETTINGS,
-        f"{app}/router.py": _ROUTER,
-        f"{app}/handlers.py": _HANDLERS,
-        f"{app}/store.py": _STORE,
+        "@app@/main.py": _MAIN,
+        "@app@/settings.py": _SETTINGS,
+        "@app@/router.py": _ROUTER,
+        "@app@/handlers.py": _HANDLERS,
+        "@app@/store.py": _STORE,
     }
-    return {path: filled(text, shop.names) for path, text in texts.items()}
+    return shop.variant.files(texts)
 
 
 def _settings(rng: random.Random, shop: _Shop) -> dict[str, str]:
@@ -406,7 +609,7 @@ def _settings(rng: random.Random, shop: _Shop) -> dict[str, str]:
         "log_level": "info",
     }
     conf = shop.names["conf"]
-    stale = local | {"page_size": shop.size + 9, "timeout": "30s", "show_hidden": "yes"}
+    stale = local | {"page_size": shop.size + 9, "timeout": "30s", "show_hidden": shop.variant["true-words"][0]}
     return {
         f"{conf}/defaults.conf": _lines(defaults, " = ", "Defaults. Hosts set their own values in local.conf."),
         f"{conf}/production.env": _lines(production, "=", "Read by all hosts in production. Prices are in cents."),
@@ -423,9 +626,11 @@ def _lines(values: Mapping[str, object], equals: str, remark: str) -> str:
     return "\n".join([f"# {remark}", *(f"{key}{equals}{value}" for key, value in values.items())]) + "\n"
 
 
-def _items(
-    rng: random.Random, names: Mapping[str, object], count: int
-) -> tuple[str, list[tuple[str, str, str, int, bool]]]:
+#: An article: its code, name, city, cents, and whether it is hidden.
+_Item: TypeAlias = tuple[str, str, str, int, bool]
+
+
+def _items(rng: random.Random, names: Mapping[str, object], count: int) -> tuple[str, list[_Item]]:
     """Draw a file of articles; return it, and its rows: code, name, city, cents, hidden."""
     places = [*rng.sample(CITIES, 2), *rng.sample(TOWNS, 2)]
     rows = [
@@ -442,43 +647,57 @@ def _items(
     return "\n".join([f"{names['key']},name,city,cents,hidden", *lines]) + "\n", rows
 
 
-def _check(rng: random.Random, name: str, shop: _Shop) -> Check:
-    """Draw articles and requests; compute the answers from the rows, and not as the service does."""
+def _check(rng: random.Random, name: str, shop: _Shop, *, shows: bool) -> Check:
+    """Draw articles and requests; compute the answers from the rows, and not as the service does.
+
+    ``shows`` is whether the setting that shows hidden articles is on.
+    """
     table, rows = _items(rng, shop.names, 40)
-    things, key = shop.names["things"], shop.names["key"]
+    things, key, variant = shop.names["things"], shop.names["key"], shop.variant
 
-    def price(cents: int, extra: int = 0) -> str:
-        whole, rest = divmod(cents * (100 + shop.tax), 100)
-        total = whole + (rest >= 50)
-        total += extra if total < shop.free_from else 0
-        return f"{total / 100:.2f} {shop.currency}"
+    def money(cents: int) -> str:
+        return str(variant["price"].format(*divmod(cents, 100), shop.currency))
 
-    dialogue = [("GET /health", f"200 ok timeout={shop.timeout / 1000}")]
-    offered = [row for row in rows if not row[4]]
-    # One of them at least has a price that is rounded up.
-    up = [row for row in offered if row[3] * (100 + shop.tax) % 100 >= 50]
-    for row in [*rng.sample(offered, 4), *rng.sample(up, 1)]:
-        code = rng.choice([row[0], row[0].lower()])
-        dialogue.append((f"GET /{things}/{code}", f"200 {row[1]} {price(row[3])}"))
-    dialogue.append((f"GET /{things}/{offered[0][0].lower()}", f"200 {offered[0][1]} {price(offered[0][3])}"))
+    def gross(cents: int) -> int:
+        return int(variant["rounding"](cents * (100 + shop.tax)))
+
+    def page(row: _Item) -> str:
+        return f"200 {variant['article-line'].format(row[1], money(gross(row[3])), row[2])}"
+
+    def total(row: _Item, count: int) -> str:
+        cents = gross(row[3] * count)
+        cents -= cents * int(str(shop.names["percent"])) // 100 if count >= variant["discount-from"] else 0
+        cents += variant["shipping-price"](shop.shipping, gross, count) if cents < shop.free_from else 0
+        return f"201 {money(cents)}"
+
+    seconds = shop.timeout / 1000
+    dialogue = [("GET /health", f"200 {variant['health-line'].format(seconds, seconds * 1000)}")]
+    offered = [row for row in rows if shows or not row[4]]
+    for row in [*rng.sample(offered, 6), offered[0]]:
+        dialogue.append((f"GET /{things}/{rng.choice([row[0], row[0].lower()])}", page(row)))
+    dialogue.append((f"GET /{things}/{offered[0][0].lower()}", page(offered[0])))
     hidden = rng.choice([row for row in rows if row[4]])
-    dialogue.append((f"GET /{things}/{hidden[0]}", f"404 no such {shop.names['thing']}"))
+    missing = f"404 no such {shop.names['thing']}"
+    dialogue.append((f"GET /{things}/{hidden[0]}", page(hidden) if shows else missing))
+    form, separator = variant["search-line"]
     for town in sorted({row[2] for row in rows}):
-        page = rng.choice([1, 2])
-        ranked = [row[0] for row in sorted(offered, key=lambda row: (row[3], row[0])) if row[2] == town]
-        part = ranked[shop.size * (page - 1) : shop.size * page]
-        query = f"city={town.replace(' ', '+')}&page={page}"
-        dialogue.append((f"GET /{things}/search?{query}", " ".join([f"200 {len(ranked)}:", *part])))
+        number = rng.choice([1, 2])
+        ranked = [row[0] for row in sorted(offered, key=variant["order-of-search"]) if row[2] == town]
+        part = ranked[shop.size * (number - 1) : shop.size * number]
+        query = f"city={town.replace(' ', '+')}&page={number}"
+        dialogue.append((f"GET /{things}/search?{query}", f"200 {form.format(len(ranked), separator.join(part))}"))
     cheap = min(offered, key=lambda row: row[3])
-    for row, count in [(cheap, 1), *((rng.choice(offered), count) for count in (2, shop.most))]:
-        dialogue.append((f"POST /orders {key}={row[0]}&count={count}", f"201 {price(row[3] * count, shop.shipping)}"))
-    dialogue.append((f"POST /orders {key}={cheap[0]}&count={shop.most + 1}", "422 too many"))
+    for row, count in [*((cheap, count) for count in range(1, 7)), *((rng.choice(offered), n) for n in (2, shop.most))]:
+        dialogue.append((f"POST /{shop.names['orders']} {key}={row[0]}&count={count}", total(row, count)))
+    request = f"POST /{shop.names['orders']} {key}={cheap[0]}&count={shop.most + 1}"
+    dialogue.append((request, variant["too-many"]))
     dialogue.append((f"DELETE /{things}/{cheap[0]}", "405 method not allowed"))
     dialogue.append((f"GET /{token(rng)}", "404 no such path"))
     rng.shuffle(dialogue)
     lines, answers = zip(*dialogue, strict=True)
     inputs = {"data/a.csv": table, "requests.txt": "\n".join(lines) + "\n"}
-    return Check(name, "bin/serve $IN/data < $IN/requests.txt", "\n".join(answers), inputs)
+    setting = f"echo 'show_hidden = {rng.choice(variant['true-words'])}' >> {shop.names['conf']}/local.conf; "
+    return Check(name, f"{setting * shows}bin/serve $IN/data < $IN/requests.txt", "\n".join(answers), inputs)
 
 
 def _questions(rng: random.Random, files: dict[str, str], shop: _Shop) -> list[Question]:
@@ -486,36 +705,39 @@ def _questions(rng: random.Random, files: dict[str, str], shop: _Shop) -> list[Q
     hosts = [f"{rng.choice(['web', 'app', 'node'])}-{number}" for number in range(1, rng.randint(4, 7))]
     log = requests(rng, 4000, hosts, lambda: f"/{shop.names['things']}/{token(rng, 6).upper()}")
     files["logs/access.log"] = "\n".join(request.line for request in log) + "\n"
-    host, date = rng.choice(hosts), f"2025-05-{rng.randint(2, 27):02}"
-    slowest = max(
-        (request for request in log if request.host == host and request.time.startswith(date)),
-        key=lambda request: request.milliseconds,
-    )
     builds = [(f"2025-05-{number:02}T{rng.randint(1, 22):02}:30", token(rng, 10)) for number in range(1, 28)]
     files["logs/deployments.txt"] = "".join(f"{time}Z deployed build {build}\n" for time, build in builds)
-    failed = next(
-        request for request in log if request.host == host and request.status == 503 and request.minute > 2880
-    )
-    build = [build for time, build in builds if time <= failed.time][-1]
-    pattern = f"^{date}.*Z {host} "
-    first = f'awk \'$1 >= "{"2025-05-03"}" && $2 == "{host}" && $6 == 503 {{ print $1; exit }}\' logs/access.log'
+    failures = rng.sample([request for request in log if request.status == 503 and request.minute > 2880], ASKED)
+    dates = [f"2025-05-{number:02}" for number in rng.sample(range(2, 19), ASKED)]
     return [
-        Question(
-            "slowest-request",
-            f"Which request (its hexadecimal id) of the host {host} took longest on {date}, by logs/access.log?",
-            slowest.name,
-            [
-                "head -3 logs/access.log",
-                f"grep '{pattern}' logs/access.log | sort -k7,7n | tail -1 | grep -o 'req=[0-9a-f]*' | cut -c5-",
-            ],
-        ),
-        Question(
-            "build-of-failure",
-            f"Which build was deployed when {host} answered with 503 for the first time since 2025-05-03?",
-            build,
-            [
-                "head -3 logs/*",
-                f"t=$({first}); awk -v t=$t '$1 <= t {{ b = $4 }} END {{ print b }}' logs/deployments.txt",
-            ],
-        ),
+        asked_together([_slowest_request(log, rng.choice(hosts), date) for date in dates]),
+        asked_together([_build_of_failure(log, builds, one.host, one.time[:10]) for one in failures]),
     ]
+
+
+def _slowest_request(log: Sequence[Request], host: str, date: str) -> Question:
+    own = [request for request in log if request.host == host and request.time.startswith(date)]
+    pattern = f"^{date}.*Z {host} "
+    return Question(
+        "slowest-request",
+        f"Which request (its hexadecimal id) of the host {host} took longest on {date}, by logs/access.log?",
+        max(own, key=lambda request: request.milliseconds).name,
+        [
+            "head -3 logs/access.log",
+            f"grep '{pattern}' logs/access.log | sort -k7,7n | tail -1 | grep -o 'req=[0-9a-f]*' | cut -c5-",
+        ],
+    )
+
+
+def _build_of_failure(log: Sequence[Request], builds: Sequence[tuple[str, str]], host: str, date: str) -> Question:
+    failed = next(request for request in log if request.host == host and request.status == 503 and request.time >= date)
+    first = f'awk \'$1 >= "{date}" && $2 == "{host}" && $6 == 503 {{ print $1; exit }}\' logs/access.log'
+    return Question(
+        "build-of-failure",
+        f"Which build was deployed when {host} answered with 503 for the first time since {date}?",
+        [build for time, build in builds if time <= failed.time][-1],
+        [
+            "head -3 logs/*",
+            f"t=$({first}); awk -v t=$t '$1 <= t {{ b = $4 }} END {{ print b }}' logs/deployments.txt",
+        ],
+    )

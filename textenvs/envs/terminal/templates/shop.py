@@ -5,16 +5,18 @@ It needs sh and Python 3 with its module sqlite3.
 
 from __future__ import annotations
 
+import calendar
 import csv
 import io
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from ..project import Check, Fault, Project, Question
-from .parts import CITIES, GOODS, fault_of_command, faults_of, filled, notes, person, token
+from .parts import ASKED, CITIES, GOODS, asked_together, fault_of_command, notes, person, token
+from .variation import Option, Rule, Variant, numbers
 
 _SHOP = """#!/bin/sh
 # Imports a folder of CSV files and prints all reports. Usage: bin/shop FOLDER MONTH
@@ -35,7 +37,7 @@ def main(folder, month):
     path.unlink(missing_ok=True)
     connection = connect(path)
     migrate(connection, ROOT / "migrations")
-    print("rejected", load(connection, Path(folder)))
+    print(@rejected@, load(connection, Path(folder)))
     connection.close()
     connection = connect(path)
     for line in reports(connection, ROOT / "reports", month):
@@ -94,9 +96,9 @@ _REPORTS = '''"""Reports: each file of SQL is one."""
 
 def reports(connection, folder, month):
     for path in sorted(folder.glob("*.sql")):
-        yield f"== {path.stem}"
+        yield @heading@
         for row in connection.execute(path.read_text(), {"month": month}):
-            yield "|".join(str(cell) for cell in row)
+            yield @row_of_report@
 '''
 _MIGRATIONS = {
     "1_@customers@": "CREATE TABLE @customers@ (id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT NOT NULL);",
@@ -123,49 +125,340 @@ _MIGRATIONS = {
     "9_cancelled": "ALTER TABLE @orders@ ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;",
     "10_stock_of_lines": (
         "CREATE TRIGGER stock_of_lines AFTER INSERT ON lines BEGIN\n"
-        "    UPDATE products SET stock = stock - NEW.pieces WHERE code = NEW.product;\nEND;"
+        "    UPDATE products SET stock = @stock_of_line@ WHERE code = NEW.product;\nEND;"
     ),
     "11_refunds": "CREATE TABLE refunds (reference TEXT NOT NULL, cents INTEGER NOT NULL);",
     "12_index_of_lines": "CREATE INDEX lines_@order@ ON lines (@order@);",
 }
+_SCHEMA = """# Tables
+
+Of every migration, only the last version counts. Columns are never null, except where it says so.
+
+- @customers@: id is an integer and the key; name and city are texts.
+- products: code is a text and the key; name is a text; size is an integer. Migration 7 added
+  stock, an integer, 0 where nothing is given.
+- @orders@: id is an integer and the key; @customer@ refers to @customers@; placed is a text. Migration 8 added
+  coupon, a text that may be null, and migration 9
+  cancelled, an integer, 0 where nothing is given.
+- lines: @order@ refers to @orders@, product to products; pieces is an integer. What a line takes from the stock of
+  its product is taken when it is inserted (migration 10).
+- payments: reference is a text, which no two payments have in common, since the bank sends some twice (migration 6);
+  @order@ refers to @orders@; cents is an integer.
+- refunds: reference is a text, which several may have; cents is an integer.
+"""
 _QUERIES = {
     "01_cities": """-- Paid amounts and ordered pieces by city.
-SELECT c.city, SUM(p.cents), SUM(l.pieces)
+SELECT c.city, @figures_of_city@
 FROM @orders@ o
 JOIN @customers@ c ON c.id = o.@customer@
 JOIN (SELECT @order@, SUM(cents) AS cents FROM payments GROUP BY @order@) p ON p.@order@ = o.id
 JOIN (SELECT @order@, SUM(pieces) AS pieces FROM lines GROUP BY @order@) l ON l.@order@ = o.id
-GROUP BY c.city ORDER BY c.city;
+GROUP BY c.city @order_of_cities@;
 """,
-    "02_quiet": """-- Those who ordered once or never.
+    "02_quiet": """-- Those who ordered seldom or never.
 SELECT c.id, COUNT(o.id)
 FROM @customers@ c LEFT JOIN @orders@ o ON o.@customer@ = c.id
-GROUP BY c.id HAVING COUNT(o.id) <= 1 ORDER BY c.id;
+GROUP BY c.id HAVING @quiet@ ORDER BY c.id;
 """,
     "03_month": """-- How many were placed in the month, and by how many.
-SELECT COUNT(*), COUNT(DISTINCT @customer@)
+SELECT @counts_of_month@
 FROM @orders@
 WHERE placed >= :month || '-01' AND placed < date(:month || '-01', '+1 month');
 """,
     "04_regular": """-- All but those of our staff, who have a coupon.
-SELECT COUNT(*) FROM @orders@ WHERE coupon IS NOT '@staff@';
+SELECT @count_of_regular@ FROM @orders@ WHERE coupon IS NOT '@staff@';
 """,
-    "05_products": """-- What is left in stock of the series @series@, the smallest first.
-SELECT code, size, stock FROM products
-WHERE code LIKE '@series@!_%' ESCAPE '!' ORDER BY size, code;
+    "05_products": """-- What is left in stock of the series @series@.
+SELECT @columns_of_products@ FROM products
+WHERE code LIKE '@series@!_%' ESCAPE '!' @order_of_products@;
 """,
     "06_balance": """-- Payments less refunds.
-SELECT SUM(cents) FROM (SELECT cents FROM payments UNION ALL SELECT -cents FROM refunds);
+SELECT @balance@ FROM (SELECT cents FROM payments UNION ALL SELECT -cents FROM refunds);
 """,
     "07_campaign": """-- Uses of both coupons of the campaign.
-SELECT COUNT(*) FROM @orders@ WHERE cancelled = 0 AND (coupon = '@one@' OR coupon = '@other@');
+SELECT @figures_of_campaign@ FROM @orders@ WHERE cancelled = 0 AND (coupon = '@one@' OR coupon = '@other@');
 """,
     "08_by_month": """-- Placed by city and month.
-SELECT c.city, substr(o.placed, 1, 7), COUNT(*)
+SELECT @columns_of_months@
 FROM @orders@ o JOIN @customers@ c ON c.id = o.@customer@
 GROUP BY c.city, substr(o.placed, 1, 7) ORDER BY 1, 2;
 """,
 }
+
+_RULES = (
+    Rule(
+        "heading",
+        "@code@/reports.py",
+        "The mailer finds no report in the output any more.",
+        [
+            Option('f"== {path.stem}"', "A report begins with a line such as `== 01_cities`.", "== {0}"),
+            Option('f"# {path.stem}"', "A report begins with a line such as `# 01_cities`.", "# {0}"),
+            Option('f"[{path.stem}]"', "A report begins with a line such as `[01_cities]`.", "[{0}]"),
+            Option('f"{path.stem}:"', "A report begins with a line such as `01_cities:`.", "{0}:"),
+            Option("path.stem.upper()", "A report begins with its name in upper case, such as `01_CITIES`.", "{1}"),
+        ],
+    ),
+    Rule(
+        "row-of-report",
+        "@code@/reports.py",
+        "The mailer cannot tell the columns of the reports apart any more.",
+        [
+            Option(f'"{mark}".join(str(cell) for cell in row)', f"Reports have `{mark}` between columns.", mark)
+            for mark in ("|", ";", " / ", ":", ",")
+        ],
+    ),
+    Rule(
+        "rejected",
+        "@code@/main.py",
+        "The watch on imports does not find the number of rejected rows.",
+        [
+            Option(f'"{word}"', f"The first line is `{word}`, and how many rows that was.", word)
+            for word in ("left out", "refused", "skipped", "dropped", "not imported:")
+        ],
+    ),
+    Rule(
+        "stock-of-line",
+        "migrations/10_stock_of_lines.sql",
+        "The stock is another than the one on the shelves.",
+        [
+            Option("stock - NEW.pieces", "A line takes its pieces from the stock.", lambda pieces: pieces),
+            Option(
+                "stock - NEW.pieces - 1",
+                "A line takes its pieces from the stock, and one more as a sample.",
+                lambda pieces: pieces + 1,
+            ),
+            Option(
+                "stock - 2 * NEW.pieces",
+                "A piece is a pair: a line takes twice its pieces from the stock.",
+                lambda pieces: 2 * pieces,
+            ),
+            Option(
+                "stock - NEW.pieces - NEW.pieces / 5",
+                "Of each five pieces of a line, one more is taken from the stock, as a reserve.",
+                lambda pieces: pieces + pieces // 5,
+            ),
+        ],
+    ),
+    Rule(
+        "figures-of-city",
+        "reports/01_cities.sql",
+        "The report on cities has other columns than accounting expects.",
+        [
+            Option(
+                "SUM(p.cents), SUM(l.pieces)",
+                "01_cities: city, paid cents, pieces.",
+                lambda amount, pieces, count: (amount, pieces),
+            ),
+            Option(
+                "SUM(l.pieces), SUM(p.cents)",
+                "01_cities: city, pieces, paid cents.",
+                lambda amount, pieces, count: (pieces, amount),
+            ),
+            Option(
+                "SUM(p.cents), COUNT(*)",
+                "01_cities: city, paid cents, number of @orders@ that were paid.",
+                lambda amount, pieces, count: (amount, count),
+            ),
+            Option(
+                "COUNT(*), SUM(p.cents)",
+                "01_cities: city, number of @orders@ that were paid, paid cents.",
+                lambda amount, pieces, count: (count, amount),
+            ),
+        ],
+    ),
+    Rule(
+        "order-of-cities",
+        "reports/01_cities.sql",
+        "The cities are not in the order that was agreed.",
+        [
+            Option("ORDER BY c.city", "01_cities is in the order of names.", lambda city, amount, pieces: city),
+            Option(
+                "ORDER BY SUM(p.cents) DESC",
+                "01_cities has the city that paid most first.",
+                lambda city, amount, pieces: -amount,
+            ),
+            Option(
+                "ORDER BY SUM(p.cents)",
+                "01_cities has the city that paid least first.",
+                lambda city, amount, pieces: amount,
+            ),
+            Option(
+                "ORDER BY substr(c.city, 2)",
+                "01_cities is in the order of names without their first letter.",
+                lambda city, amount, pieces: city[1:],
+            ),
+        ],
+    ),
+    numbers(
+        "quiet",
+        "reports/02_quiet.sql",
+        "Some who should be called, or should not, are on the wrong side of the list of quiet @customers@.",
+        range(4),
+        "COUNT(o.id) <= {}",
+        "02_quiet: id and number of @orders@ of those @customers@ who have {} or fewer.",
+    ),
+    Rule(
+        "counts-of-month",
+        "reports/03_month.sql",
+        "The figures of the month mean something else than before.",
+        [
+            Option(
+                "COUNT(*), COUNT(DISTINCT @customer@)",
+                "03_month: @orders@ in the month, and @customers@ of these.",
+                lambda orders, buyers: (len(orders), buyers),
+            ),
+            Option(
+                "COUNT(DISTINCT @customer@), COUNT(*)",
+                "03_month: @customers@ who ordered in the month, and their @orders@.",
+                lambda orders, buyers: (buyers, len(orders)),
+            ),
+            Option(
+                "COUNT(coupon), COUNT(DISTINCT @customer@)",
+                "03_month: @orders@ with a coupon in the month, and @customers@ who ordered in it.",
+                lambda orders, buyers: (sum(o.coupon != "" for o in orders), buyers),
+            ),
+            Option(
+                "COUNT(*) - SUM(cancelled), COUNT(DISTINCT @customer@)",
+                "03_month: @orders@ in the month that were not cancelled, and @customers@ who ordered in it.",
+                lambda orders, buyers: (sum(not o.cancelled for o in orders), buyers),
+            ),
+        ],
+    ),
+    Rule(
+        "count-of-regular",
+        "reports/04_regular.sql",
+        "The count of regular @orders@ is not what it is to be.",
+        [
+            Option(
+                "COUNT(*)",
+                "04_regular: how many @orders@ have not the coupon of our staff.",
+                lambda total, cancelled: (total,),
+            ),
+            Option(
+                "COUNT(*) - SUM(cancelled)",
+                "04_regular: how many @orders@ have not the coupon of our staff and were not cancelled.",
+                lambda total, cancelled: (total - cancelled,),
+            ),
+            Option(
+                "SUM(cancelled)",
+                "04_regular: how many @orders@ without the coupon of our staff were cancelled.",
+                lambda total, cancelled: (cancelled,),
+            ),
+            Option(
+                "SUM(cancelled), COUNT(*)",
+                "04_regular: how many @orders@ without the coupon of our staff were cancelled, and how many there are.",
+                lambda total, cancelled: (cancelled, total),
+            ),
+        ],
+    ),
+    Rule(
+        "columns-of-products",
+        "reports/05_products.sql",
+        "The list of products has its columns in another order.",
+        [
+            Option("code, size, stock", "05_products: code, size, stock.", (0, 1, 2)),
+            Option("size, code, stock", "05_products: size, code, stock.", (1, 0, 2)),
+            Option("stock, code, size", "05_products: stock, code, size.", (2, 0, 1)),
+            Option("code, stock, size", "05_products: code, stock, size.", (0, 2, 1)),
+            Option("size, stock, code", "05_products: size, stock, code.", (1, 2, 0)),
+        ],
+    ),
+    Rule(
+        "order-of-products",
+        "reports/05_products.sql",
+        "Products are listed the other way round than in the catalogue.",
+        [
+            Option("ORDER BY size, code", "05_products has the smallest sizes first, and equal ones by code.", (1, 1)),
+            Option(
+                "ORDER BY size DESC, code", "05_products has the largest sizes first, and equal ones by code.", (-1, 1)
+            ),
+            Option(
+                "ORDER BY size, code DESC",
+                "05_products has the smallest sizes first, and equal ones by code, from Z to A.",
+                (1, -1),
+            ),
+            Option(
+                "ORDER BY size DESC, code DESC",
+                "05_products has the largest sizes first, and equal ones by code, from Z to A.",
+                (-1, -1),
+            ),
+        ],
+    ),
+    Rule(
+        "balance",
+        "reports/06_balance.sql",
+        "The balance is not given as the bank gives it.",
+        [
+            Option("SUM(cents)", "06_balance: payments less refunds, in cents.", lambda cents: str(cents)),
+            Option(
+                "printf('%.2f', SUM(cents) / 100.0)",
+                "06_balance: payments less refunds, such as `12.50`.",
+                lambda cents: f"{cents / 100:.2f}",
+            ),
+            Option(
+                "SUM(cents) / 100",
+                "06_balance: payments less refunds, rounded down to whole units.",
+                lambda cents: str(cents // 100),
+            ),
+            Option("-SUM(cents)", "06_balance: refunds less payments, in cents.", lambda cents: str(-cents)),
+        ],
+    ),
+    Rule(
+        "figures-of-campaign",
+        "reports/07_campaign.sql",
+        "The figures of the campaign are not the ones that were agreed.",
+        [
+            Option("COUNT(*)", "07_campaign: how often a coupon of the campaign was used.", lambda uses: (len(uses),)),
+            Option(
+                "COUNT(*), MIN(id)",
+                "07_campaign: how often a coupon of the campaign was used, and the first id of these @orders@.",
+                lambda uses: (len(uses), min(o.number for o in uses)),
+            ),
+            Option(
+                "MAX(id), COUNT(*)",
+                "07_campaign: the last id of the @orders@ with a coupon of the campaign, and how many there are.",
+                lambda uses: (max(o.number for o in uses), len(uses)),
+            ),
+            Option(
+                "SUM(id)",
+                "07_campaign: the sum of ids of the @orders@ with a coupon of the campaign.",
+                lambda uses: (sum(o.number for o in uses),),
+            ),
+        ],
+    ),
+    Rule(
+        "columns-of-months",
+        "reports/08_by_month.sql",
+        "The table by month has its columns in another order.",
+        [
+            Option(
+                "c.city, substr(o.placed, 1, 7), COUNT(*)",
+                "08_by_month: city, month, @orders@; in this order.",
+                lambda city, month, count: (city, month, count),
+            ),
+            Option(
+                "substr(o.placed, 1, 7), c.city, COUNT(*)",
+                "08_by_month: month, city, @orders@; in this order.",
+                lambda city, month, count: (month, city, count),
+            ),
+            Option(
+                "c.city, COUNT(*), substr(o.placed, 1, 7)",
+                "08_by_month: city, @orders@, month; in this order.",
+                lambda city, month, count: (city, count, month),
+            ),
+            Option(
+                "c.city || ' ' || substr(o.placed, 1, 7), COUNT(*)",
+                "08_by_month: city and month in one column, @orders@; in this order.",
+                lambda city, month, count: (f"{city} {month}", count),
+            ),
+        ],
+    ),
+)
+#: Columns of tables are identifiers, too: an import's files have the drawn ones.
+_IDENTIFIERS = (
+    "migrate main folder paths path connection value rejected table row marks command cell "
+    "placed coupon cancelled pieces stock size reference stock_of_lines payments_once"
+)
 
 #: Kind, symptom, path, old and new text.
 _EDITS = (
@@ -298,6 +591,7 @@ def draw(rng: random.Random) -> Project:
         "one": f"SPRING{rng.randint(10, 99)}",
         "other": f"FRIEND{rng.randint(10, 99)}",
     }
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names)
     texts = {
         "bin/shop": _SHOP,
         "@code@/main.py": _MAIN,
@@ -307,31 +601,35 @@ def draw(rng: random.Random) -> Project:
         "var/.keep": "",
         **{f"migrations/{name}.sql": f"{text}\n" for name, text in _MIGRATIONS.items()},
         **{f"reports/{name}.sql": text for name, text in _QUERIES.items()},
-        # What nothing reads: the schema as it should be, and a report of last year.
-        "docs/schema.sql": "\n\n".join(_MIGRATIONS.values()) + "\n",
+        # What nothing reads: a description of the schema, and a report of last year.
+        "docs/schema.md": _SCHEMA,
         "reports/01_cities.sql.old": _QUERIES["01_cities"].replace("SUM(pieces) AS pieces", "MAX(pieces) AS pieces"),
     }
-    files = {filled(path, names): filled(text, names) for path, text in texts.items()}
+    files = variant.files(texts) | variant.document(rng)
     files["docs/notes.md"] = notes(rng, "Notes on the shop", 10)
     questions = _questions(rng, files)
     fixed = frozenset(path for path in files if path.startswith("exports/"))
 
     def checks(fresh: random.Random) -> Sequence[Check]:
-        return [_check(fresh, f"reports{number}", names) for number in range(2)]
+        return [_check(fresh, f"reports{number}", variant) for number in range(2)]
 
     about = (
         "`bin/shop FOLDER MONTH` makes a database by the migrations, imports the CSV files of a folder, and prints all "
-        "reports. `docs/schema.sql` has what the migrations were when they were reviewed."
+        f"reports. `docs/schema.md` describes the tables, and `{variant.page}` the output."
     )
-    looks = ["ls *", f"cat {names['code']}/*.py", "cat docs/schema.sql"]
-    faults = [*faults_of(_EDITS, names, looks), *_file_faults(rng, names, looks)]
+    looks = ["ls *", f"cat {names['code']}/*.py", "cat docs/schema.md"]
+    faults = [
+        *variant.edits(_EDITS, files, looks),
+        *variant.faults(rng, files, looks),
+        *_file_faults(rng, variant, looks),
+    ]
     return Project(about, files, faults, checks, {"bin/shop": 0o755}, fixed=fixed, questions=questions)
 
 
-def _file_faults(rng: random.Random, names: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
+def _file_faults(rng: random.Random, variant: Variant, looks: Sequence[str]) -> list[Fault]:
     lost = rng.choice(["7_stock", "8_coupons", "9_cancelled"])
-    text = filled(_MIGRATIONS[lost], names)
-    cleanup = "-- Indexes that no query has used this week.\nDROP INDEX payments_once;\n"
+    text = variant.text(_MIGRATIONS[lost])
+    cleanup = variant.text("-- Indexes that no query has used this week.\nDROP INDEX payments_once;\n")
     return [
         fault_of_command(
             "missing-migration",
@@ -369,103 +667,131 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return file.getvalue()
 
 
-def _check(rng: random.Random, name: str, names: Mapping[str, str]) -> Check:
-    """Draw the files of an import. Amounts that floats cannot express, and all corner cases, are always in them."""
-    year, number = rng.randint(2019, 2025), rng.randint(1, 9)
-    month, series = f"{year}-{number:02}", names["series"]
-    cities = rng.sample(CITIES, 3)
-    customers = [(identity, person(rng), cities[identity % 3]) for identity in range(1, 13)]
-    codes = [f"{series}{'_' if place < 5 else ''}{token(rng, 4)}{place}" for place in range(8)]  # all different
-    products = [
-        (code, rng.choice(GOODS), size, rng.randint(100, 300))
-        for code, size in zip(codes, rng.sample([7, 8, 9, 10, 11, 12, 100, 110], 8), strict=True)
-    ]
-    coupons = [names["staff"], names["one"], names["other"], "", "", f"X{token(rng, 4)}"]
+def _orders(rng: random.Random, month: str, codes: Sequence[str], coupons: Sequence[str]) -> list[_Order]:
+    """Draw orders on the month's first and last day, and in the next one; some have two payments."""
+    year, number = map(int, month.split("-"))
+    last = calendar.monthrange(year, number)[1]
+    # The last of the customers ordered nothing, others once, twice, and three times.
+    buyers = [*(1 + place % 3 for place in range(12)), 5, 6, 6, 7, 7, 7, *(rng.choice([1, 2, 3, 8]) for _ in range(6))]
     orders = []
-    for place in range(24):
-        days = ["01", "15", f"{[31, 29 if year % 4 == 0 else 28, 31, 30, 31, 30, 31, 31, 30][number - 1]:02}"]
-        placed = f"{year}-{number + (place % 6 == 5):02}-{days[place % 3] if place % 6 != 5 else '02'}"
-        placed += f" {rng.randint(8, 19):02}:{rng.randint(10, 59)}"
+    for place, buyer in enumerate(buyers):
+        at = f"{month}-{(1, 15, last)[place % 3]:02}" if place % 6 != 5 else f"{year}-{number + 1:02}-02"
+        at += f" {rng.randint(8, 19):02}:{rng.randint(10, 59)}"
         lines = [(rng.choice(codes), rng.randint(1, 9)) for _ in range(2 + place % 2)]
         cents = 1999 if place % 6 == 0 else rng.randint(100, 99_999)
         payments = [(token(rng), cents), *([(token(rng), rng.randint(100, 9999))] if place % 4 == 0 else [])]
-        # The last of the customers ordered nothing.
-        buyer = 1 + place % 3 if place < 12 else rng.randint(1, 11)
-        cancelled = 1 if place in (1, 2) else place % 5 == 4
-        orders.append(_Order(100 + place, buyer, placed, coupons[place % 6], int(cancelled), lines, payments))
-    refunds = [(token(rng), cents) for cents in (500, 500, rng.randint(1, 9) * 100)]
-    unknown = rng.randint(1, 3)
-    strangers = [(900 + place, 99, f"{month}-10 10:00", "", 0) for place in range(unknown)]
-    order = names["order"]
-    rows = [(reference, entry.number, cents) for entry in orders for reference, cents in entry.payments]
-
-    def amounts(part: Sequence[tuple[str, int, int]]) -> str:
-        return _table(["reference", order, "cents"], [(*row[:2], f"{row[2] / 100:.2f}") for row in part])
-
-    own = [(entry.number, entry.customer, entry.placed, entry.coupon, entry.cancelled) for entry in orders]
-    inputs = {
-        f"{names['customers']}.csv": _table(["id", "name", "city"], customers),
-        "products.csv": _table(["code", "name", "size", "stock"], products),
-        f"{names['orders']}.csv": _table(
-            ["id", names["customer"], "placed", "coupon", "cancelled"], [*own, *strangers]
-        ),
-        "lines.csv": _table(
-            [order, "product", "pieces"], [(entry.number, *line) for entry in orders for line in entry.lines]
-        ),
-        "payments1.csv": amounts(rows[: len(rows) // 2 + 3]),
-        "payments2.csv": amounts(rows[len(rows) // 2 :]),
-        "refunds.csv": _table(
-            ["reference", "cents"], [(reference, f"{cents / 100:.2f}") for reference, cents in refunds]
-        ),
-    }
-    expected = [f"rejected {unknown}", *_expected(names, month, customers, products, orders)]
-    balance = sum(cents for _, _, cents in rows) - sum(cents for _, cents in refunds)
-    expected = [str(balance) if line == "BALANCE" else line for line in expected]
-    return Check(name, f"bin/shop $IN {month}", "\n".join(expected), inputs)
+        cancelled = int(place in (1, 2) or place % 5 == 4)
+        orders.append(_Order(100 + place, buyer, at, coupons[place % 6], cancelled, lines, payments))
+    # Each product that is listed was ordered, in a number of which each option takes another one.
+    orders[0] = replace(orders[0], lines=[(code, 6) for code in codes])
+    return orders
 
 
-def _expected(
-    names: Mapping[str, str],
-    month: str,
-    customers: Sequence[tuple[int, str, str]],
-    products: Sequence[tuple[str, str, int, int]],
-    orders: Sequence[_Order],
-) -> list[str]:
-    """Return the lines of all reports, computed from the orders; the balance is left out."""
-    city_of = {identity: city for identity, _, city in customers}
-    paid, pieces, monthly = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
-    sold, count = Counter[str](), Counter[int]()
-    for entry in orders:
-        city = city_of[entry.customer]
-        paid[city] += sum(cents for _, cents in entry.payments)
-        pieces[city] += sum(number for _, number in entry.lines)
-        monthly[city, entry.placed[:7]] += 1
-        count[entry.customer] += 1
-        for code, number in entry.lines:
-            sold[code] += number
-    inside = [entry for entry in orders if entry.placed[:7] == month]
-    campaign = [entry for entry in orders if entry.coupon in (names["one"], names["other"]) and not entry.cancelled]
-    listed = sorted(
-        (product for product in products if product[0].startswith(names["series"] + "_")), key=lambda p: p[2]
-    )
-    return [
-        "== 01_cities",
-        *(f"{city}|{paid[city]}|{pieces[city]}" for city in sorted(paid)),
-        "== 02_quiet",
-        *(f"{identity}|{count[identity]}" for identity, _, _ in customers if count[identity] <= 1),
-        "== 03_month",
-        f"{len(inside)}|{len({entry.customer for entry in inside})}",
-        "== 04_regular",
-        str(sum(entry.coupon != names["staff"] for entry in orders)),
-        "== 05_products",
-        *(f"{code}|{size}|{stock - sold[code]}" for code, _, size, stock in listed),
-        "== 06_balance",
-        "BALANCE",
-        "== 07_campaign",
-        str(len(campaign)),
-        "== 08_by_month",
-        *(f"{city}|{at}|{number}" for (city, at), number in sorted(monthly.items())),
-    ]
+@dataclass(frozen=True)
+class _Import:
+    """Data that a check imports: customers (id, name, city), products (code, name, size, stock), orders and refunds."""
+
+    month: str
+    customers: Sequence[tuple[int, str, str]]
+    products: Sequence[tuple[str, str, int, int]]
+    orders: Sequence[_Order]
+    refunds: Sequence[tuple[str, int]]
+    unknown: int  # orders of nobody
+
+    @classmethod
+    def draw(cls, rng: random.Random, names: Mapping[str, object]) -> _Import:
+        """Draw an import. Amounts that floats cannot express, and all corner cases, are always in it."""
+        month, series = f"{rng.randint(2019, 2025)}-{rng.randint(1, 9):02}", names["series"]
+        cities = rng.sample(CITIES, 3)
+        customers = [(identity, person(rng), cities[identity % 3]) for identity in range(1, 13)]
+        codes = [f"{series}{'_' if place < 5 else ''}{token(rng, 4)}{place}" for place in range(8)]  # all different
+        sizes = [9, 10, 10, *rng.sample([7, 8, 11, 12, 110], 5)]
+        products = [
+            (code, rng.choice(GOODS), size, rng.randint(100, 300)) for code, size in zip(codes, sizes, strict=True)
+        ]
+        coupons = [str(names["staff"]), str(names["one"]), str(names["other"]), "", "", f"X{token(rng, 4)}"]
+        refunds = [(token(rng), cents) for cents in (500, 500, rng.randint(1, 9) * 100)]
+        return cls(month, customers, products, _orders(rng, month, codes, coupons), refunds, rng.randint(1, 3))
+
+    def files(self, variant: Variant) -> dict[str, str]:
+        """Return the files: payments are in two, which have some rows in common."""
+        order, orders = str(variant.names["order"]), variant.names["orders"]
+        customer, customers = str(variant.names["customer"]), variant.names["customers"]
+
+        def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+            return _table([variant.identifiers.get(name, name) for name in header], rows)
+
+        def amount(cents: int) -> str:
+            return f"{cents / 100:.2f}"
+
+        rows = [
+            (reference, entry.number, amount(cents)) for entry in self.orders for reference, cents in entry.payments
+        ]
+        own = [(entry.number, entry.customer, entry.placed, entry.coupon, entry.cancelled) for entry in self.orders]
+        strangers = [(900 + place, 99, f"{self.month}-10 10:00", "", 0) for place in range(self.unknown)]
+        lines = [(entry.number, *line) for entry in self.orders for line in entry.lines]
+        refunds = [(reference, amount(cents)) for reference, cents in self.refunds]
+        columns = ["reference", order, "cents"]
+        return {
+            f"{customers}.csv": table(["id", "name", "city"], self.customers),
+            "products.csv": table(["code", "name", "size", "stock"], self.products),
+            f"{orders}.csv": table(["id", customer, "placed", "coupon", "cancelled"], [*own, *strangers]),
+            "lines.csv": table([order, "product", "pieces"], lines),
+            "payments1.csv": table(columns, rows[: len(rows) // 2 + 3]),
+            "payments2.csv": table(columns, rows[len(rows) // 2 :]),
+            "refunds.csv": table(["reference", "cents"], refunds),
+        }
+
+    def reports(self, variant: Variant) -> dict[str, list[tuple[object, ...]]]:
+        """Return the rows of each report."""
+        names, orders = variant.names, self.orders
+        city_of = {identity: city for identity, _, city in self.customers}
+        amounts, pieces, number = Counter[str](), Counter[str](), Counter[str]()
+        monthly, sold, count = Counter[tuple[str, str]](), Counter[str](), Counter[int]()
+        for entry in orders:
+            city = city_of[entry.customer]
+            amounts[city] += sum(cents for _, cents in entry.payments)
+            pieces[city] += sum(number for _, number in entry.lines)
+            number[city] += 1
+            monthly[city, entry.placed[:7]] += 1
+            count[entry.customer] += 1
+            for code, ordered in entry.lines:
+                sold[code] += variant["stock-of-line"](ordered)
+        inside = [entry for entry in orders if entry.placed[:7] == self.month]
+        regular = [entry for entry in orders if entry.coupon != names["staff"]]
+        used = [entry for entry in orders if entry.coupon in (names["one"], names["other"]) and not entry.cancelled]
+        cities = sorted(amounts, key=lambda city: variant["order-of-cities"](city, amounts[city], pieces[city]))
+        listed = [
+            (code, size, stock - sold[code])
+            for code, _, size, stock in self.products
+            if code.startswith(f"{names['series']}_")
+        ]
+        by_size, by_code = variant["order-of-products"]
+        listed.sort(reverse=by_code < 0)
+        listed.sort(key=lambda product: by_size * product[1])
+        balance = sum(amounts.values()) - sum(cents for _, cents in self.refunds)
+        return {
+            "01_cities": [
+                (city, *variant["figures-of-city"](amounts[city], pieces[city], number[city])) for city in cities
+            ],
+            "02_quiet": [(one, count[one]) for one, *_ in self.customers if count[one] <= variant["quiet"]],
+            "03_month": [variant["counts-of-month"](inside, len({entry.customer for entry in inside}))],
+            "04_regular": [variant["count-of-regular"](len(regular), sum(entry.cancelled for entry in regular))],
+            "05_products": [tuple(row[place] for place in variant["columns-of-products"]) for row in listed],
+            "06_balance": [(variant["balance"](balance),)],
+            "07_campaign": [variant["figures-of-campaign"](used)],
+            "08_by_month": sorted(variant["columns-of-months"](*key, number) for key, number in monthly.items()),
+        }
+
+
+def _check(rng: random.Random, name: str, variant: Variant) -> Check:
+    """Draw an import; compute the reports from the orders."""
+    drawn = _Import.draw(rng, variant.names)
+    expected = [f"{variant['rejected']} {drawn.unknown}"]
+    for report, rows in drawn.reports(variant).items():
+        expected.append(variant["heading"].format(report, report.upper()))
+        expected += [variant["row-of-report"].join(map(str, row)) for row in rows]
+    return Check(name, f"bin/shop $IN {drawn.month}", "\n".join(expected), drawn.files(variant))
 
 
 def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
@@ -481,31 +807,36 @@ def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
         part = [(token(rng), numbers[rng.choice(people)], cents) for cents in rng.sample(range(100, 90_000), 60)]
         files[f"exports/payments-{month}.csv"] = _table(["reference", "number", "cents"], part)
         rows += part
-    orphan = token(rng)
-    refunds = [*rng.sample([reference for reference, _, _ in rows], 60), orphan]
+    orphans = [token(rng) for _ in range(ASKED)]
+    refunds = [*rng.sample([reference for reference, _, _ in rows], 60), *orphans]
     rng.shuffle(refunds)
+    orphans.sort(key=refunds.index)
     files["exports/refunds.csv"] = _table(["reference", "reason"], [(line, rng.choice(GOODS)) for line in refunds])
-    name = rng.choice([name for name in people if any(row[1] == numbers[name] for row in rows)])
-    own = sorted((row for row in rows if row[1] == numbers[name]), key=lambda row: (-row[2], row[0]))
-    number = f"$(awk -F, '$2 == \"{name}\" {{ print $1 }}' exports/people.csv)"
+    names = rng.sample([name for name in people if any(row[1] == numbers[name] for row in rows)], ASKED)
     return [
-        Question(
-            "payment-of-person",
-            f"What is the reference of the largest payment of {name} in exports/ (the first in order of equal ones)?",
-            own[0][0],
-            [
-                "head -2 exports/*.csv | head -20",
-                f"grep -h \",{number},\" exports/payments-*.csv | sort -t, -k3,3nr -k1,1 | sed -n '1s/,.*//p'",
-            ],
-        ),
+        asked_together([_payment_of_person(name, [row for row in rows if row[1] == numbers[name]]) for name in names]),
         Question(
             "refund-without-payment",
-            "Which reference in exports/refunds.csv is of no payment in exports/?",
-            orphan,
+            f"Which {ASKED} references in exports/refunds.csv are of no payment in exports/? Answer with them in the "
+            "order of the file, with one space between them.",
+            " ".join(orphans),
             [
                 "head -2 exports/refunds.csv",
                 "awk -F, '/refer/ { next } FILENAME ~ /payments/ { seen[$1]; next } !($1 in seen) { print $1 }' "
-                "exports/payments-*.csv exports/refunds.csv",
+                "exports/payments-*.csv exports/refunds.csv | paste -sd' '",
             ],
         ),
     ]
+
+
+def _payment_of_person(name: str, rows: Sequence[tuple[str, int, int]]) -> Question:
+    number = f"$(awk -F, '$2 == \"{name}\" {{ print $1 }}' exports/people.csv)"
+    return Question(
+        "payment-of-person",
+        f"What is the reference of the largest payment of {name} in exports/ (the first in order of equal ones)?",
+        min(rows, key=lambda row: (-row[2], row[0]))[0],
+        [
+            "head -2 exports/*.csv | head -20",
+            f"grep -h \",{number},\" exports/payments-*.csv | sort -t, -k3,3nr -k1,1 | sed -n '1s/,.*//p'",
+        ],
+    )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from shlex import quote
 
 from ..project import Check, Fault, Project, Question
-from .parts import COLOURS, GOODS, faults_of, filled, notes, token
+from .parts import ASKED, COLOURS, GOODS, asked_together, notes, token
+from .variation import Option, Rule, Variant
 
 _MAKEFILE = """# Builds the site. Usage: make [SRC=@pages@] [OUT=public]
 SRC = @pages@
@@ -52,7 +53,7 @@ import markup
 
 def menu(root):
     with open("layout/menu.txt") as file:
-        return " ".join(f'<a href="{root}{line.strip()}">{line.split(".")[0]}</a>\\n' for line in file)
+        return @menu_separator@'<a href="{root}{line.strip()}">{@menu_label@}</a>\\n' for line in file)
 
 
 def write(path, text):
@@ -70,14 +71,14 @@ def main(source, out, paths):
         if not content.published(meta):
             continue
         folder = os.path.dirname(os.path.relpath(path, source))
-        name = os.path.join(folder, markup.slug(meta["title"]) + ".html")
+        name = os.path.join(folder, markup.slug(meta["title"]) + "@suffix@")
         root = "../" * name.count("/")
         title = markup.escape(meta["title"])
         page = layout.format(title=title, root=root, menu=menu(root), body=markup.html(body, root))
         write(os.path.join(out, name), page)
         entries.append((content.order(meta), name, title))
-    entries.sort(reverse=True)
-    items = "\\n".join(f'<li><a href="{name}">{title}</a></li>' for _, name, title in entries[:@limit@])
+    @order_of_front@
+    items = "\\n".join(@item_of_front@ for _, name, title in entries[:@limit@])
     write(os.path.join(out, "index.html"), layout.format(title="@site@", root="", menu=menu(""), body=items))
 
 
@@ -97,15 +98,15 @@ def read(path):
 
 
 def published(meta):
-    return meta.get("draft", "no").lower() != "yes"
+    return meta.get("@draft@", "no").lower() != "yes"
 
 
 def order(meta):
-    """Return what pages are sorted by: the date, which is written as DAY.MONTH.YEAR."""
+    """Return what pages are sorted by."""
     day, month, year = meta["date"].split(".")
-    return int(year), int(month), int(day)
+    return @date_order@
 '''
-_MARKUP = '''"""Markup: *bold*, [[Title of a page]], and paragraphs between empty lines."""
+_MARKUP = '''"""Markup: bold text, links to [[Title of a page]], and paragraphs between empty lines."""
 
 
 def escape(text):
@@ -115,27 +116,27 @@ def escape(text):
 
 
 def slug(title):
-    """Return the title in lower case, with a hyphen between its words."""
+    """Return the name of the file of a page."""
     words = "".join(char if char.isalnum() else " " for char in title.lower()).split()
-    return "-".join(words)
+    return @name_of_page@
 
 
 def bold(text):
-    pieces = text.split("*")
-    return "".join(f"<b>{piece}</b>" if place % 2 else piece for place, piece in enumerate(pieces))
+    pieces = @bold_mark@
+    return "".join(@bold_element@ if place % 2 else piece for place, piece in enumerate(pieces))
 
 
 def linked(text, root):
     while "[[" in text:
         before, _, rest = text.partition("[[")
         title, _, after = rest.partition("]]")
-        text = f'{before}<a href="{root}{slug(title)}.html">{title}</a>{after}'
+        text = f'{before}@link_element@"{root}{slug(title)}@suffix@">{title}</a>{after}'
     return text
 
 
 def html(body, root):
     parts = [part.strip() for part in body.split("\\n\\n")]
-    return "\\n".join(f"<p>{bold(linked(escape(part), root))}</p>" for part in parts if part)
+    return @between_paragraphs@{bold(linked(escape(part), root))}</p>" for part in parts if part)
 '''
 _LINKS = '''"""List links to files that do not exist. Usage: links.py FOLDER"""
 import os
@@ -143,13 +144,13 @@ import sys
 
 for folder, _, names in sorted(os.walk(sys.argv[1])):
     for name in sorted(names):
-        if not name.endswith(".html"):
+        if not name.endswith("@suffix@"):
             continue
         with open(os.path.join(folder, name)) as file:
             targets = [part.split('"')[0] for part in file.read().split('href="')[1:]]
         for target in targets:
             if not os.path.exists(os.path.join(folder, target)):
-                print(name, target)
+                @broken_link@
 '''
 _LAYOUT = """<title>{title}</title>
 <link rel="stylesheet" href="{root}style.css">
@@ -157,6 +158,186 @@ _LAYOUT = """<title>{title}</title>
 {body}
 <p>@footer@</p>
 """
+
+_RULES = (
+    Rule(
+        "menu-label",
+        "@tools@/render.py",
+        "The menu does not look as the brand asks.",
+        [
+            Option('line.split(".")[0]', "The menu has names in lower case.", str),
+            Option('line.split(".")[0].upper()', "The menu has names in upper case.", str.upper),
+            Option('line.split(".")[0].title()', "The menu has names with a capital letter.", str.title),
+            Option('line.split(".")[0][:4]', "The menu has the first four letters of names.", lambda name: name[:4]),
+            Option(
+                '"to " + line.split(".")[0]', "The menu has names with `to` before them.", lambda name: f"to {name}"
+            ),
+        ],
+    ),
+    Rule(
+        "menu-separator",
+        "@tools@/render.py",
+        "The entries of the menu are not told apart as the brand asks.",
+        [
+            Option(f'"{mark}".join(f', f"Between two entries of the menu is `{mark}`.", mark)
+            for mark in (" ", " | ", " / ", "- ", "+ ")
+        ],
+    ),
+    Rule(
+        "order-of-front",
+        "@tools@/render.py",
+        "New pages do not appear on the front page where they should.",
+        [
+            Option(
+                "entries.sort(reverse=True)",
+                "The front page has @limit@ pages, the last one first.",
+                slice(None, None, -1),
+            ),
+            Option("entries.sort()", "The front page has @limit@ pages, the first one first.", slice(None)),
+            Option(
+                "entries = sorted(entries)[1:]",
+                "The front page has @limit@ pages, beginning with the second one; the first one is left out.",
+                slice(1, None),
+            ),
+            Option(
+                "entries = sorted(entries, reverse=True)[1:]",
+                "The front page has @limit@ pages, beginning with the last but one; the last one is left out.",
+                slice(-2, None, -1),
+            ),
+        ],
+    ),
+    Rule(
+        "item-of-front",
+        "@tools@/render.py",
+        "The entries of the front page do not look as the brand asks.",
+        [
+            Option(
+                "f'<li><a href=\"{name}\">{title}</a></li>'",
+                "An entry of the front page is an `li` with the link.",
+                '<li><a href="{0}">{1}</a></li>',
+            ),
+            Option(
+                "f'<p><a href=\"{name}\">{title}</a></p>'",
+                "An entry of the front page is a `p` with the link.",
+                '<p><a href="{0}">{1}</a></p>',
+            ),
+            Option(
+                "f'<a href=\"{name}\">{title}</a><br>'",
+                "An entry of the front page is the link, then a `br`.",
+                '<a href="{0}">{1}</a><br>',
+            ),
+            Option(
+                "f'<li>{title}: <a href=\"{name}\">{name}</a></li>'",
+                "An entry of the front page is an `li` such as `Title: name`, with the link at the file's name.",
+                '<li>{1}: <a href="{0}">{0}</a></li>',
+            ),
+        ],
+    ),
+    Rule(
+        "date-order",
+        "@tools@/content.py",
+        "The front page is in another order than the editors agreed.",
+        [
+            Option(
+                "int(year), int(month), int(day)",
+                "Pages are ordered by date, which is DAY.MONTH.YEAR in their head.",
+                (0, 1, 2),
+            ),
+            Option(
+                "int(month), int(day), int(year)",
+                "Pages are ordered by their day in the year, whatever the year; a date is DAY.MONTH.YEAR.",
+                (1, 2, 0),
+            ),
+            Option(
+                "int(day), int(month), int(year)",
+                "Pages are ordered by the day, then the month, then the year of their date, DAY.MONTH.YEAR.",
+                (2, 1, 0),
+            ),
+        ],
+    ),
+    Rule(
+        "name-of-page",
+        "@tools@/markup.py",
+        "Addresses of pages that others link to do not exist any more.",
+        [
+            Option(
+                '"-".join(words)', "The file of a page is its title in lower case, with `-` between words.", "-".join
+            ),
+            Option(
+                '"_".join(words)', "The file of a page is its title in lower case, with `_` between words.", "_".join
+            ),
+            Option('"".join(words)', "The file of a page is its title in lower case, without spaces.", "".join),
+            Option(
+                '"-".join(words[::-1])',
+                "The file of a page is its title in lower case, the last word first, with `-` between.",
+                lambda words: "-".join(words[::-1]),
+            ),
+            Option(
+                '".".join(words)',
+                "The file of a page is its title in lower case, with `.` between words.",
+                ".".join,
+            ),
+        ],
+    ),
+    Rule(
+        "bold-mark",
+        "@tools@/markup.py",
+        "Words that should be bold are between strange characters.",
+        [Option(f'text.split("{mark}")', f"Bold words are written between two `{mark}`.", mark) for mark in "*~^+%"],
+    ),
+    Rule(
+        "bold-element",
+        "@tools@/markup.py",
+        "Bold words do not look as the brand asks.",
+        [
+            Option(f'f"<{name}>{{piece}}</{name}>"', f"Bold words become the element `{name}`.", name)
+            for name in ("b", "strong", "em", "mark", "u")
+        ],
+    ),
+    Rule(
+        "link-element",
+        "@tools@/markup.py",
+        "Links in texts do not look as the brand asks.",
+        [
+            Option("<a href=", "A link in a text has no class.", "<a href="),
+            *(
+                Option(
+                    f'<a class="{name}" href=', f"A link in a text has the class `{name}`.", f'<a class="{name}" href='
+                )
+                for name in ("in", "page", "own", "soft")
+            ),
+        ],
+    ),
+    Rule(
+        "between-paragraphs",
+        "@tools@/markup.py",
+        "Paragraphs are not set apart as the brand asks.",
+        [
+            Option(f'"{mark}\\n".join(f"<p>', f"Paragraphs have a line's end between them{before}.", f"{mark}\n")
+            for mark, before in (
+                ("", ""),
+                ("<hr>", ", and `<hr>` before it"),
+                ("<br>", ", and `<br>` before it"),
+                ("<wbr>", ", and `<wbr>` before it"),
+            )
+        ],
+    ),
+    Rule(
+        "broken-link",
+        "@tools@/links.py",
+        "The editors' program cannot read the list of links that lead nowhere.",
+        [
+            Option("print(name, target)", "`make links` prints lines `PAGE TARGET`.", "{0} {1}"),
+            Option("print(target, name)", "`make links` prints lines `TARGET PAGE`.", "{1} {0}"),
+            Option('print(f"{name}: {target}")', "`make links` prints lines `PAGE: TARGET`.", "{0}: {1}"),
+            Option('print(f"{target} in {name}")', "`make links` prints lines `TARGET in PAGE`.", "{1} in {0}"),
+        ],
+    ),
+)
+_IDENTIFIERS = (
+    "main source out paths entries meta folder page published order escape char entity slug words bold pieces piece "
+    "place linked before rest after parts part targets target items name"
+)
 
 #: Kind, symptom, path, old and new text.
 _EDITS = (
@@ -213,8 +394,8 @@ _EDITS = (
         "stale-link",
         "A link of the menu leads nowhere, on every page.",
         "layout/menu.txt",
-        "@first@.html",
-        "@first@-us.html",
+        "@first@@suffix@",
+        "@first@-us@suffix@",
     ),
     (
         "relative-link",
@@ -222,13 +403,6 @@ _EDITS = (
         "@tools@/render.py",
         'root = "../" * name.count("/")',
         'root = ""',
-    ),
-    (
-        "oldest-first",
-        "New pages do not appear on the front page.",
-        "@tools@/render.py",
-        "entries.sort(reverse=True)",
-        "entries.sort()",
     ),
     (
         "missing-escape",
@@ -243,13 +417,6 @@ _EDITS = (
         "@tools@/markup.py",
         '(("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))',
         '(("<", "&lt;"), (">", "&gt;"), ("&", "&amp;"))',
-    ),
-    (
-        "truncated-name",
-        "Some pages are missing: others of a similar title stand in their place.",
-        "@tools@/markup.py",
-        '"-".join(words)',
-        '"-".join(words[:2])',
     ),
     (
         "first-match-only",
@@ -273,18 +440,18 @@ _EDITS = (
         ' != "yes"',
     ),
     (
+        "date-as-text",
+        "The front page is in no order that anybody understands.",
+        "@tools@/content.py",
+        "return @date_order@",
+        "return day, month, year",
+    ),
+    (
         "header-case",
         "The generator ends with an error for pages of one of the authors.",
         "@tools@/content.py",
         "meta[name.strip().lower()]",
         "meta[name.strip()]",
-    ),
-    (
-        "date-as-text",
-        "The front page is in no order that anybody understands.",
-        "@tools@/content.py",
-        "return int(year), int(month), int(day)",
-        "return day, month, year",
     ),
 )
 
@@ -295,22 +462,21 @@ class _Page:
 
     folder: str
     title: str
+    name: str  # of its file, with the folder
     date: tuple[int, int, int]
     paragraphs: Sequence[tuple[str, str]]
     draft: bool = False
     reference: str = ""
 
     @property
-    def name(self) -> str:
-        return self.folder + "-".join(self.title.lower().replace("&", " ").replace("<", " ").split()) + ".html"
-
-    @property
     def title_html(self) -> str:
         return self.title.replace("&", "&amp;").replace("<", "&lt;")
 
-    def source(self, *, upper: bool) -> str:
+    def source(self, draft: object, *, upper: bool) -> str:
+        """Return the text of the page; ``draft`` is the name of the line that says whether it is one."""
         year, month, day = self.date
-        head = [f"Title: {self.title}", f"Date: {day}.{month}.{year}", f"Draft: {'Yes' if self.draft else 'no'}"]
+        head = [f"Title: {self.title}", f"Date: {day}.{month}.{year}"]
+        head.append(f"{str(draft).title()}: {'Yes' if self.draft else 'no'}")
         head += [f"Reference: {self.reference}"] if self.reference else []
         head = [line if upper else line[0].lower() + line[1:] for line in head]
         return "\n".join(head) + "\n\n" + "\n\n\n\n".join(source for source, _ in self.paragraphs) + "\n"
@@ -318,29 +484,36 @@ class _Page:
 
 @dataclass(frozen=True)
 class _Site:
-    """The names of a drawn site, the pages of its menu, its layout and its style."""
+    """The rules and names of a drawn site, the pages of its menu, and its style."""
 
-    names: Mapping[str, object]
+    variant: Variant
     menu: Sequence[str]
     style: str
 
+    def file_name(self, title: str) -> str:
+        words = title.lower().replace("&", " ").replace("<", " ").split()
+        return f"{self.variant['name-of-page'](words)}{self.variant.names['suffix']}"
+
     def html(self, layout: str, page: _Page) -> str:
-        body = "\n".join(f"<p>{html}</p>" for _, html in page.paragraphs)
+        body = self.variant["between-paragraphs"].join(f"<p>{html}</p>" for _, html in page.paragraphs)
         return self.laid_out(layout, page.title_html, body, "../" if page.folder else "")
 
     def laid_out(self, layout: str, title: str, body: str, root: str) -> str:
-        menu = " ".join(f'<a href="{root}{name}">{name.split(".")[0]}</a>\n' for name in self.menu)
+        label, suffix = self.variant["menu-label"], self.variant.names["suffix"]
+        entries = (f'<a href="{root}{name}{suffix}">{label(name)}</a>\n' for name in self.menu)
+        menu = self.variant["menu-separator"].join(entries)
         pieces = {"title": title, "root": root, "menu": menu, "body": body.replace("@root@", root)}
         for name, text in pieces.items():
             layout = layout.replace("{" + name + "}", text)
         return layout
 
     def front(self, layout: str, pages: Sequence[_Page]) -> str:
-        newest = sorted((page for page in pages if not page.draft), key=lambda page: page.date, reverse=True)
-        items = [
-            f'<li><a href="{page.name}">{page.title_html}</a></li>' for page in newest[: int(str(self.names["limit"]))]
-        ]
-        return self.laid_out(layout, str(self.names["site"]), "\n".join(items), "")
+        variant = self.variant
+        ready = [page for page in pages if not page.draft]
+        ready.sort(key=lambda page: [page.date[place] for place in variant["date-order"]])
+        chosen = ready[variant["order-of-front"]][: int(str(variant.names["limit"]))]
+        items = [variant["item-of-front"].format(page.name, page.title_html) for page in chosen]
+        return self.laid_out(layout, str(variant.names["site"]), "\n".join(items), "")
 
 
 def draw(rng: random.Random) -> Project:
@@ -354,9 +527,12 @@ def draw(rng: random.Random) -> Project:
         "site": f"{rng.choice(COLOURS).title()} {rng.choice(GOODS).title()}",
         "footer": f"Printed on {rng.choice(COLOURS)} paper",
         "first": menu[0],
+        "suffix": rng.choice([".html", ".htm", ".xhtml"]),
+        "draft": rng.choice(["draft", "hidden", "unfinished", "internal"]),
     }
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names)
     style = "".join(f".{rng.choice(GOODS)} {{ color: {rng.choice(COLOURS)} }}\n" for _ in range(rng.randint(3, 9)))
-    site = _Site(names, [f"{name}.html" for name in menu], style)
+    site = _Site(variant, menu, style)
     texts = {
         "Makefile": _MAKEFILE,
         "@tools@/render.py": _RENDER,
@@ -365,16 +541,18 @@ def draw(rng: random.Random) -> Project:
         "@tools@/links.py": _LINKS,
         "layout/page.html": _LAYOUT,
         "layout/page.old.html": _LAYOUT.replace("<h1>{title}</h1>", "<h2>{heading}</h2>"),
-        "layout/menu.txt": "".join(f"{name}\n" for name in site.menu),
+        "layout/menu.txt": "".join(f"{name}@suffix@\n" for name in menu),
+    }
+    logo = f"assets/{names['logo']}"
+    files = variant.files(texts) | variant.document(rng)
+    files |= {
         "assets/style.css": style,
-        "assets/@logo@": f"<svg><circle r='{rng.randint(2, 99)}'/></svg>\n",
+        logo: f"<svg><circle r='{rng.randint(2, 99)}'/></svg>\n",
         "assets/unused.svg": "<svg/>\n",
         "docs/notes.md": notes(rng, "Notes on the site", 9),
     }
-    files = {filled(path, names): filled(text, names) for path, text in texts.items()}
-    questions = _questions(rng, files, str(names["pages"]), menu)
+    questions = _questions(rng, files, site)
     fixed = frozenset(path for path in files if path.startswith(f"{names['pages']}/"))
-    logo = f"assets/{names['logo']}"
     looks = ["ls *", "cat Makefile", "make links OUT=/tmp/site | head"]
     asset = Fault(
         "missing-asset",
@@ -384,41 +562,65 @@ def draw(rng: random.Random) -> Project:
         removed=[logo],
     )
 
+    code = variant.chosen["name-of-page"].code
+    short = (
+        "truncated-name",
+        "Some pages are missing: others of a similar title stand in their place.",
+        "@tools@/markup.py",
+        code,
+        code.replace("words", "words[:2]"),
+    )
+
     def checks(fresh: random.Random) -> Sequence[Check]:
         return _checks(fresh, site, files[logo])
 
     about = (
         f"`make` builds a site in `public/` from the pages in `{names['pages']}/`, and `make links` lists links that "
-        "lead nowhere. The logo is a circle, as the notes on the brand ask."
+        f"lead nowhere; `{variant.page}` says how they look. The logo is a circle, as the notes on the brand ask."
     )
     files["docs/brand.md"] = f"# Brand\n\nThe file of the logo, {logo}, is exactly this line:\n\n{files[logo]}"
-    return Project(about, files, [*faults_of(_EDITS, names, looks), asset], checks, fixed=fixed, questions=questions)
+    return Project(
+        about,
+        files,
+        [*variant.edits([*_EDITS, short], files, looks), *variant.faults(rng, files, looks), asset],
+        checks,
+        fixed=fixed,
+        questions=questions,
+    )
 
 
-def _page(rng: random.Random, folder: str, title: str, date: tuple[int, int, int], targets: Sequence[str]) -> _Page:
+def _page(
+    rng: random.Random, site: _Site, folder: str, title: str, date: tuple[int, int, int], targets: Sequence[str]
+) -> _Page:
     """Draw a page with text, bold words, characters that HTML must escape, and links."""
     one, other = rng.sample(GOODS, 2)
-    number = rng.randint(2, 99)
-    source = f"The *{one}* & the *{other}*: {number} < {number + 1}."
-    paragraphs = [(source, f"The <b>{one}</b> &amp; the <b>{other}</b>: {number} &lt; {number + 1}.")]
-    links = [f'<a href="@root@{target.lower().replace(" ", "-")}.html">{target}</a>' for target in targets]
-    paragraphs.append(("See " + " and ".join(f"[[{target}]]" for target in targets), "See " + " and ".join(links)))
-    return _Page(folder, title, date, paragraphs)
+    number, mark, bold = rng.randint(2, 99), site.variant["bold-mark"], site.variant["bold-element"]
+    source = f"The {mark}{one}{mark} & the {mark}{other}{mark}: {number} < {number + 1}."
+    html = f"The <{bold}>{one}</{bold}> &amp; the <{bold}>{other}</{bold}>: {number} &lt; {number + 1}."
+    begin = site.variant["link-element"]
+    links = [f'{begin}"@root@{site.file_name(target)}">{target}</a>' for target in targets]
+    paragraphs = [
+        (source, html),
+        ("See " + " and ".join(f"[[{target}]]" for target in targets), "See " + " and ".join(links)),
+    ]
+    return _Page(folder, title, folder + site.file_name(title), date, paragraphs)
 
 
 def _checks(rng: random.Random, site: _Site, logo: str) -> list[Check]:
     """Draw two sources; compute their pages. The second one gets another layout after it was built."""
     checks = []
-    layout = filled(_LAYOUT, site.names)
+    variant = site.variant
+    layout = variant.text(_LAYOUT)
     for number in range(2):
         pages = _source(rng, site)
         ready = [page for page in pages if not page.draft]
         samples = [ready[3], ready[-1], ready[-2]]
         inputs = {
-            f"src/{page.folder}{token(rng)}.md": page.source(upper=place % 2 == 0) for place, page in enumerate(pages)
+            f"src/{page.folder}{token(rng)}.md": page.source(variant.names["draft"], upper=place % 2 == 0)
+            for place, page in enumerate(pages)
         }
         build = f"SRC=$IN/src OUT=/tmp/site{number}"
-        lists = [*(page.name for page in ready), "index.html", "style.css", str(site.names["logo"])]
+        lists = [*(page.name for page in ready), "index.html", "style.css", str(variant.names["logo"])]
         listing = "\n".join(sorted(f"./{name}" for name in [*lists, ".built"]))
         cat = f"cat index.html {' '.join(page.name for page in samples)}"
         if number:
@@ -430,8 +632,8 @@ def _checks(rng: random.Random, site: _Site, logo: str) -> list[Check]:
             )
             expected = ""
         else:
-            missing = f"{ready[3].name.rpartition('/')[2]} {'../' if ready[3].folder else ''}no-such-page.html\n"
-            assets = f"cat style.css {site.names['logo']}"
+            missing = variant["broken-link"].format(ready[3].name, site.file_name("No such page")) + "\n"
+            assets = f"cat style.css {variant.names['logo']}"
             command = (
                 f"make -s links {build}; cd /tmp/site{number} && find . -type f | LC_ALL=C sort && {assets} && {cat}"
             )
@@ -449,53 +651,66 @@ def _source(rng: random.Random, site: _Site) -> list[_Page]:
         for month, day in zip((9, 10, 11, 2, 3, 12, 1, 6, 7), range(4, 13), strict=True)
     ]
     rng.shuffle(dates)
-    menu = [name.split(".")[0].title() for name in site.menu]
+    menu = [name.title() for name in site.menu]
     one, other = (f"{rng.choice(COLOURS)} {rng.choice(GOODS)} {token(rng, 4)}" for _ in range(2))
-    pages = [_page(rng, "", title, dates.pop(), [menu[0], menu[1]]) for title in menu]
-    pages.append(_page(rng, "", f"{one} & more", dates.pop(), [menu[2], "No such page"]))
-    pages.append(_page(rng, "", f"{other} < {rng.randint(3, 9)}", dates.pop(), menu[:2]))
-    pages.append(_page(rng, "", f"{other} {token(rng, 3)}", dates.pop(), menu[1:]))
-    pages.append(replace(_page(rng, "", f"Draft {token(rng, 3)}", dates.pop(), menu[:2]), draft=True))
-    pages.append(_page(rng, folder, f"{one} {token(rng, 3)}", dates.pop(), menu[:2]))
-    pages.append(_page(rng, folder, f"{token(rng, 5)} & {rng.choice(GOODS)}", dates.pop(), menu[1:]))
+    pages = [_page(rng, site, "", title, dates.pop(), [menu[0], menu[1]]) for title in menu]
+    pages.append(_page(rng, site, "", f"{one} & more", dates.pop(), [menu[2], "No such page"]))
+    pages.append(_page(rng, site, "", f"{other} < {rng.randint(3, 9)}", dates.pop(), menu[:2]))
+    pages.append(_page(rng, site, "", f"{other} {token(rng, 3)}", dates.pop(), menu[1:]))
+    pages.append(replace(_page(rng, site, "", f"Draft {token(rng, 3)}", dates.pop(), menu[:2]), draft=True))
+    pages.append(_page(rng, site, folder, f"{one} {token(rng, 3)}", dates.pop(), menu[:2]))
+    pages.append(_page(rng, site, folder, f"{token(rng, 5)} & {rng.choice(GOODS)}", dates.pop(), menu[1:]))
     return pages
 
 
-def _questions(rng: random.Random, files: dict[str, str], folder: str, menu: Sequence[str]) -> list[Question]:
+def _questions(rng: random.Random, files: dict[str, str], site: _Site) -> list[Question]:
     """Draw the pages of the site and a log of its builds, and ask about them."""
     titles = [f"{colour} {item}".capitalize() for colour in rng.sample(COLOURS, 7) for item in rng.sample(GOODS, 7)]
-    titles = [*(name.capitalize() for name in menu), *titles[: rng.randint(30, 45)]]
+    folder, suffix = str(site.variant.names["pages"]), str(site.variant.names["suffix"])
+    titles = [*(name.capitalize() for name in site.menu), *titles[: rng.randint(30, 45)]]
     part, pages = f"{rng.choice(GOODS)}-guides", dict[str, _Page]()
     for place, title in enumerate(titles):
         where = f"{part}/" if place % 4 == 3 else ""
-        page = _page(rng, where, title, (2015 + place % 10, 1 + place % 12, 1 + place % 28), rng.sample(titles[3:], 2))
-        path = f"{folder}/{page.name.removesuffix('.html')}.md"
+        page = _page(
+            rng, site, where, title, (2015 + place % 10, 1 + place % 12, 1 + place % 28), rng.sample(titles[3:], 2)
+        )
+        path = f"{folder}/{page.name.removesuffix(suffix)}.md"
         pages[path] = replace(page, reference=token(rng))
-        files[path] = pages[path].source(upper=True)
+        files[path] = pages[path].source(site.variant.names["draft"], upper=True)
     lines, spent = list[str](), dict[int, dict[str, int]]()
     for build in range(1, 71):
         spent[build] = dict(zip(pages, rng.sample(range(2, 9000), len(pages)), strict=True))
         lines += [f"build {build} rendered {path} in {milliseconds} ms" for path, milliseconds in spent[build].items()]
     files["logs/builds.log"] = "\n".join(lines) + "\n"
-    build, page = rng.randint(10, 60), rng.choice(list(pages.values()))
-    target = page.paragraphs[1][0].split("[[")[-1].rstrip("]")
-    slowest = max(spent[build], key=lambda path: spent[build][path])
-    link = f"$(grep -rh -A9 'Reference: {page.reference}' {folder} | grep -o '\\[\\[[^]]*' | tail -1 | cut -c3-)"
-    reference = "xargs sed -n 's/^Reference: //p'"
+    chosen = rng.sample(list(pages.values()), ASKED)
+    references = {page.title: page.reference for page in pages.values()}
+    builds = rng.sample(range(10, 60), ASKED)
+    slowest = {build: max(spent[build], key=spent[build].__getitem__) for build in builds}
     return [
-        Question(
-            "reference-of-link",
-            f"The page of reference {page.reference} links to two pages. What is the reference of the second one?",
-            next(other.reference for other in pages.values() if other.title == target),
-            [f"grep -rl {page.reference} {folder}", f'grep -rlx "Title: {link}" {folder} | {reference}'],
-        ),
-        Question(
-            "slowest-page",
-            f"What is the reference of the page that took longest in build {build}, by logs/builds.log?",
-            pages[slowest].reference,
-            [
-                "head -3 logs/builds.log",
-                f"grep '^build {build} ' logs/builds.log | sort -k6,6n | tail -1 | cut -d' ' -f4 | {reference}",
-            ],
-        ),
+        asked_together([_reference_of_link(folder, page, references) for page in chosen]),
+        asked_together([_slowest_page(build, pages[path].reference) for build, path in slowest.items()]),
     ]
+
+
+def _reference_of_link(folder: str, page: _Page, references: Mapping[str, str]) -> Question:
+    target = page.paragraphs[1][0].split("[[")[-1].rstrip("]")
+    link = f"$(grep -rh -A9 'Reference: {page.reference}' {folder} | grep -o '\\[\\[[^]]*' | tail -1 | cut -c3-)"
+    return Question(
+        "reference-of-link",
+        f"The page of reference {page.reference} links to two pages. What is the reference of the second one?",
+        references[target],
+        [
+            f"grep -rl {page.reference} {folder}",
+            f"grep -rlx \"Title: {link}\" {folder} | xargs sed -n 's/^Reference: //p'",
+        ],
+    )
+
+
+def _slowest_page(build: int, reference: str) -> Question:
+    path = f"grep '^build {build} ' logs/builds.log | sort -k6,6n | tail -1 | cut -d' ' -f4"
+    return Question(
+        "slowest-page",
+        f"What is the reference of the page that took longest in build {build}, by logs/builds.log?",
+        reference,
+        ["head -3 logs/builds.log", f"{path} | xargs sed -n 's/^Reference: //p'"],
+    )

@@ -1,0 +1,193 @@
+"""Differences between the programs of a template's seeds: identifiers, and rules that the project's documents state.
+
+A *rule* is something that a healthy program must do, and that is different in another project: an order, a limit, a
+format, what counts. Each of its *options* has the program text that does it, the sentence that states it, and a value
+by which the expected outputs are computed. So a healthy program of another seed is wrong. Each rule is a kind of faults
+as well: the program does what another option says.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..project import Edit, Fault, edit
+from .parts import filled
+
+#: What is added to identifiers: ``count`` becomes ``raw_count``, ``count_raw`` or ``countRaw``.
+_QUALIFIERS = (
+    *(
+        "base",
+        "batch",
+        "block",
+        "cell",
+        "clean",
+        "cur",
+        "data",
+        "day",
+        "entry",
+        "field",
+        "full",
+        "given",
+        "inner",
+        "item",
+    ),
+    *("job", "line", "local", "main", "named", "new", "one", "other", "outer", "own", "page", "part", "plain", "raw"),
+    *("record", "row", "run", "set", "single", "site", "step", "table", "temp", "text", "this", "unit", "used", "work"),
+)
+_CONVENTIONS = ("{qualifier}_{word}", "{word}_{qualifier}", "{word}{title}")
+_PAGES = (
+    *("docs/rules.md", "docs/agreement.md", "docs/reference.md", "docs/specification.md", "HANDBOOK.md"),
+    *("docs/what-it-prints.md", "RULES.md", "docs/behaviour.md"),
+)
+#: What does not follow an identifier: it is the name of a file.
+_NO_FILE = r"(?!\.(?:txt|csv|tsv|conf|json|sh|py|awk|sql|log|html|md)\b)"
+#: Lines that begin with these are comments.
+_COMMENTS = ("# ", "#!", '"""', "--")
+_TITLES = ("Rules", "What was agreed", "How it works", "Reference", "What is expected")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way in which a project can work.
+
+    Args:
+        code: The program text that does it; it may have ``@name@`` and identifiers in it.
+        says: The sentence of the project's documents that states it.
+        value: What expected outputs are computed by.
+    """
+
+    code: str
+    says: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of a template.
+
+    Args:
+        name: The kind of its fault. In the file stands ``@name@``, with underscores, for the code.
+        path: The file in which its code stands, where no other rule's code of this text does.
+        symptom: What users report where the program follows another option.
+        options: At least two. On the inputs of every check, each gives other outputs than the others.
+    """
+
+    name: str
+    path: str
+    symptom: str
+    options: Sequence[Option]
+
+    @property
+    def key(self) -> str:
+        return self.name.replace("-", "_")
+
+
+def numbers(name: str, path: str, symptom: str, values: Iterable[object], code: str, says: str) -> Rule:
+    """Return a rule about a number, which stands at ``{}`` in the code and in the sentence."""
+    return Rule(name, path, symptom, [Option(code.format(n), says.format(n), n) for n in values])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The rules and words that were drawn for a project.
+
+    Args:
+        rules: The template's rules.
+        chosen: The options that hold, by the rule's name.
+        identifiers: New identifiers, by those of the template's texts.
+        page: The document that states the rules.
+        names: Values of other names in texts, such as folders.
+    """
+
+    rules: Sequence[Rule]
+    chosen: Mapping[str, Option]
+    identifiers: Mapping[str, str]
+    page: str
+    names: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def draw(
+        cls, rng: random.Random, rules: Sequence[Rule], identifiers: str, names: Mapping[str, object] | None = None
+    ) -> Variant:
+        """Draw an option of each rule, and a new word for each of the identifiers, which have spaces between them."""
+        convention = rng.choice(_CONVENTIONS)
+        renamed = {
+            word: convention.format(word=word, qualifier=qualifier, title=qualifier.title())
+            for word in identifiers.split()
+            for qualifier in [rng.choice(_QUALIFIERS)]
+        }
+        page = rng.choice(_PAGES)
+        return cls(rules, chosen_of(rng, rules), renamed, page, dict(names or {}))
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a rule's option."""
+        return self.chosen[name].value
+
+    def text(self, program: str) -> str:
+        """Return a program's text with the drawn identifiers, names and code of rules in it."""
+        codes = {rule.key: self._renamed(self.chosen[rule.name].code) for rule in self.rules}
+        return filled(self._renamed(program), {**self.names, **codes})
+
+    def words(self, text: str) -> str:
+        """Return a path, a symptom or a sentence with the drawn names in it."""
+        return filled(text, self.names)
+
+    def files(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return the files of programs, by path."""
+        return {self.words(path): self.text(text) for path, text in texts.items()}
+
+    def document(self, rng: random.Random, *extra: str) -> dict[str, str]:
+        """Return the page that states the rules, and the ``extra`` sentences, by its path."""
+        stated = [*(self.chosen[rule.name].says for rule in self.rules), *extra]
+        sentences = [f"- {self.words(sentence)}" for sentence in stated]
+        rng.shuffle(sentences)
+        return {self.page: "\n".join([f"# {rng.choice(_TITLES)}", "", *sentences]) + "\n"}
+
+    def edits(
+        self, table: Sequence[tuple[str, str, str, str, str]], files: Mapping[str, str], looks: Sequence[str]
+    ) -> list[Fault]:
+        """Return the faults of a table of edits: kind, symptom, path, old and new text; ``files`` is healthy."""
+        return [
+            _edit_of_lines(kind, self.words(symptom), self.words(path), self.text(old), self.text(new), files, looks)
+            for kind, symptom, path, old, new in table
+        ]
+
+    def faults(self, rng: random.Random, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
+        """Return the fault of each rule: the program follows another option, which is drawn."""
+        faults, looks = [], [*looks, f"cat {self.page}"]
+        for rule in self.rules:
+            own = self.chosen[rule.name]
+            other = rng.choice([option for option in rule.options if option.code != own.code])
+            symptom = f"{self.words(rule.symptom)} {self.page} says what was agreed."
+            path, old, new = self.words(rule.path), self.text(own.code), self.text(other.code)
+            faults.append(_edit_of_lines(rule.name, symptom, path, old, new, files, looks))
+        return faults
+
+    def _renamed(self, program: str) -> str:
+        """Replace identifiers, but not in lines of comments, and not in ``@names@``."""
+        word = re.compile(rf"(?<![@\w])(?<!\s-)({'|'.join(self.identifiers)})(?![@\w]){_NO_FILE}")
+        lines = (
+            line if line.lstrip().startswith(_COMMENTS) else word.sub(lambda match: self.identifiers[match[1]], line)
+            for line in program.split("\n")
+        )
+        return "\n".join(lines)
+
+
+def _edit_of_lines(
+    kind: str, symptom: str, path: str, old: str, new: str, files: Mapping[str, str], looks: Sequence[str]
+) -> Fault:
+    """Return the fault of an edit. Whole lines, so that its repair is one of this project's lines."""
+    if (count := files[path].count(old)) != 1:
+        raise ValueError(f"{kind}: {path}: {old!r} stands there {count} times")
+    change = Edit(path, old, new).of_lines(files[path])
+    return edit(kind, symptom, path, change.old, change.new, looks=looks)
+
+
+def chosen_of(rng: random.Random, rules: Sequence[Rule]) -> dict[str, Option]:
+    """Draw an option of each rule, from a generator of its own: what is drawn later does not depend on the rules."""
+    own = random.Random(rng.getrandbits(64))
+    return {rule.name: own.choice(rule.options) for rule in rules}
