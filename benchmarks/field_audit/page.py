@@ -18,8 +18,8 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GROUPS = {
     "reward": {
         "pays for nothing": "a reply that does not depend on the task earns a tenth of the full reward or more",
-        "cheap policy": "a policy that does not do the task earns more than half of what the right answers earn",
-        "memorised answers": "a table of right answers to other tasks earns more than half of that",
+        "cheap policy": "a policy that does not do the task earns more than halfway from chance to the right answers",
+        "memorised answers": "so does a table of right answers to other tasks",
         "takes two answers": 'the right answer, then "No, it is" another one, counts as right',
         "takes a list": 'nine answers joined by "or", one of them right, count as right',
         "refuses its own answer": "the answer that the package says is right is not right for its scorer",

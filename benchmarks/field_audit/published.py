@@ -8,6 +8,7 @@ is counted, so that the audit can continue.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ from textenvs.task import Task
 
 #: Replies of one episode; games that nobody wins go on longer than anybody reads.
 MAX_TURNS = 30
+#: Right answers that are counted.
+_KEYS = 100
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,6 @@ class Published:
     package: str
     begin: Callable[[int], Episode]
     full: float = 1.0
-    #: An attack is a finding where it earns more than the expert's return less this share of the range.
-    margin: float = 0.5
     #: Whether :meth:`Episode.expert` knows right replies.
     solvable: bool = False
     #: Whether an episode is one answer to one question, which a function of the package scores.
@@ -80,9 +81,14 @@ class PublishedEnv(ExternalEnv[Any]):
         super().__init__(Seeds(published.name), **{"max_assistant_turns": MAX_TURNS, **options})
         self.published = published
 
-    @property
+    @functools.cached_property
     def attack_margin(self) -> float:  # type: ignore[override]
-        return self.published.margin
+        """Half of what is left above chance, which is one in as many as there are different right answers."""
+        keys = set[str | None]()
+        if self.published.question and self.published.solvable:
+            playing = (_Playing(self.published, seed) for seed in range(_KEYS))
+            keys = {one.expert(np.random.default_rng(0)) for one in playing}
+        return 0.5 * (1.0 - 1.0 / len(keys)) if keys else 0.5
 
     @property
     def scripts(self) -> frozenset[str]:
