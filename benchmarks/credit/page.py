@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import fill, table
+
 from .games import GAMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "credit-bench.md"
@@ -16,8 +18,6 @@ PICTURES = {
     "Text": PAGE.parent / "images" / "credit-bench.png",
     "Games": PAGE.parent / "images" / "credit-bench-games.png",
 }
-#: The lines of the page that stand before and after what is made here.
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 #: What half of the truth's forks say: no estimator, but what one without bias and with that noise would reach.
 CEILING = "half of the forks, against the other half"
 #: The facts of a setting that the page shows, and whether they are shares.
@@ -74,12 +74,12 @@ def tables(rows: Sequence[Result]) -> str:
     parts = [
         "**Turns whose advantage has the wrong sign**, of those whose sign is clear, in percent, with an interval of "
         "95 %. In brackets, those for which the estimate is 0.",
-        _table(["estimator", *heads, "sampled tokens"], _wrong(rows)),
+        table(["estimator", *heads, "sampled tokens"], _wrong(rows)),
         "**Cosine** between estimates and true advantages: 1 where the estimates are a multiple of the truth. After the"
         " interval, Spearman's rank correlation.",
-        _table(["estimator", *heads], _cosine(rows)),
+        table(["estimator", *heads], _cosine(rows)),
         "**What the truth says about the episodes.**",
-        _table(["", *heads], _facts(rows)),
+        table(["", *heads], _facts(rows)),
     ]
     return "\n\n".join(parts)
 
@@ -114,23 +114,14 @@ def _percent(measure: Sequence[float]) -> str:
     return "none clear" if math.isnan(value) else f"{value:.1f} ({low:.1f} to {high:.1f})"
 
 
-def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |" for cells in ([*head], *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
-
-
 def filled(page: str, rows: Sequence[Result]) -> str:
     """Return the page with the tables of these results.
 
     Raises:
         ValueError: The page lacks the lines between which they stand.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}, between which the tables stand")
     parts = "\n\n".join(f"### {kind}\n\n{tables(chosen)}" for kind, chosen in kinds(rows).items())
-    return f"{before}{BEGIN}\n\n{parts}\n\n{END}{after}"
+    return fill(page, parts)
 
 
 def draw(rows: Sequence[Result], path: Path) -> None:

@@ -1,10 +1,11 @@
 """Audit environments that others published: what of their rewards can be had without the task?
 
-    python -m benchmarks.field_audit [--only PREFIX,...] [--results FILE] [--limit SECONDS] [--report]
+    python -m benchmarks.field_audit [--only PREFIX,...] [--results FILE] [--limit SECONDS] [--retry] [--report]
 
 Every environment that the installed packages register (:mod:`.sources`) is played as its package publishes it, in a
 process of its own, by ``textenvs.audit`` and by the checks of :mod:`.checks`. It resumes: environments that the results
-have are left out, a JSON line each. ``--report`` plays nothing and makes the tables of docs/field-audit.md again.
+have are left out, a JSON line for each; ``--retry`` plays those again that did not begin or end. ``--report`` plays
+nothing and makes the tables of docs/field-audit.md again.
 
 GEM pins old versions of what it needs, and the audit needs none of it: ``pip install --no-deps gem-llm``. Nothing is
 downloaded; what needs a download, a service or a key does not begin, and the results say so.
@@ -20,20 +21,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware import processor
 from textenvs.audit.contract import determinism, play_episodes, processes, secrets
-from textenvs.audit.earnings import own_attacks, remembering, returns
+from textenvs.audit.earnings import judge_attack, remembering, returns
 from textenvs.audit.search import search
 from textenvs.audit.subject import Subject, Verdict, mean
+from textenvs.evaluate.baselines import play_attack
 from textenvs.evaluate.runner import Stopped
 from textenvs.global_rng import RandomState, contained
 
 from . import checks, page
-from .published import Published, PublishedEnv
-from .sources import published, versions
+from .registration import RegisteredEnv, Registration
+from .sources import registrations, versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "field_audit.jsonl"
 EPISODES, SEARCH = 30, 60
@@ -41,48 +44,68 @@ EPISODES, SEARCH = 30, 60
 LIMIT_S = 600.0
 
 
-def audited(subject: Subject, environment: Published) -> Iterator[Verdict]:
-    """Yield the verdicts on an environment."""
-    yield checks.odd_replies(environment)
-    yield checks.global_generators(environment)
-    if environment.question:
-        yield from checks.answers(environment)
+def verdicts_on(registration: Registration, subject: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
+    """Yield the verdicts on an environment, named by the kind of finding; puts what attacks earn into ``earned``."""
+    for verdict in checks.odd_replies(registration):
+        yield verdict
+        if verdict.check == "fails to begin":
+            return
+    yield checks.global_generators(registration)
+    if registration.question:
+        yield from checks.answers(registration)
     episodes = play_episodes(subject)
-    for check in (determinism, processes, secrets):
-        yield check(subject, episodes)
-    yield checks.idle(subject, environment.full)
-    if environment.solvable:
-        yield returns(subject)
-        yield from (verdict for verdict in own_attacks(subject) if verdict.check != "attacks")
+    for check in (determinism, processes):
+        yield replace(check(subject, episodes), check="another episode")
+    yield replace(secrets(subject, episodes), check="shows a secret")
+    yield checks.idle(subject, registration.full)
+    if registration.solvable:
+        yield replace(returns(subject), check="no gain by being right")
+        yield from attacked(subject, earned)
         yield remembering(subject)
-        yield search(subject)
+        yield replace(search(subject), check="cheap policy")
 
 
-def audit(environment: Published) -> dict[str, Any]:
+def attacked(subject: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
+    """Yield the verdicts on all attacks, and put their mean returns into ``earned``."""
+    for attack in subject.env.attacks():
+        try:
+            records = play_attack(subject.make_env, attack, subject.episodes, seed=subject.seed)
+        except Stopped as stopped:
+            cause = f"a policy that {attack.says} makes episode after episode fail"
+            yield Verdict("raises", "fail", cause, str(stopped)[:300])
+        else:
+            earned[attack.name] = mean(records)
+            verdict = judge_attack(subject.env, attack, records, subject.expert, subject.silence)
+            yield replace(verdict, check="cheap policy", evidence=f"{attack.name}: {verdict.evidence}")
+
+
+def audit(registration: Registration) -> dict[str, Any]:
     """Return the result of one environment, as the results have it."""
     started = time.perf_counter()
-    row: dict[str, Any] = {"name": environment.name, "package": environment.package}
+    row: dict[str, Any] = {"name": registration.name, "package": registration.package}
     try:
         with contained(RandomState.seeded(0)):
-            environment.begin(0)
-    except BaseException as error:  # packages end the process, too
+            registration.begin(0)
+    except (Exception, SystemExit) as error:  # some packages end the process
         return {**row, "began": False, "cause": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
-    subject = Subject(functools.partial(PublishedEnv, environment), episodes=EPISODES, search=SEARCH)
-    verdicts = []
+    guess = checks.chance(registration)
+    make_env = functools.partial(RegisteredEnv, registration, guess)
+    subject = Subject(make_env, episodes=EPISODES, search=SEARCH)
+    verdicts, earned = list[Verdict](), dict[str, float]()
     try:
-        for verdict in audited(subject, environment):
+        for verdict in verdicts_on(registration, subject, earned):
             print(verdict.check, verdict.status, verdict.evidence[:200], file=sys.stderr)
             verdicts.append(verdict)
     except Stopped as stopped:
-        verdicts.append(Verdict("another episode", "fail", "episode after episode fails", str(stopped)[:300]))
-    silence = mean(subject.silence)
+        verdicts.append(Verdict("raises", "fail", "episode after episode fails", str(stopped)[:300]))
     return {
         **row,
         "began": True,
-        "silence": silence,
-        "random": mean(subject.random) if environment.solvable else None,
-        "expert": mean(subject.expert) if environment.solvable else None,
-        **checks.measured(environment.begin),
+        "chance": guess,
+        "silence": mean(subject.silence),
+        "expert": mean(subject.expert) if registration.solvable else None,
+        "earned": earned,
+        **checks.timings(registration),
         "seconds": time.perf_counter() - started,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "verdicts": [[v.check, v.status, v.cause[:300], v.evidence[:400]] for v in verdicts],
@@ -114,6 +137,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="for one environment (%(default)g)"
     )
+    parser.add_argument("--retry", action="store_true", help="also those that did not begin or end")
     parser.add_argument("--report", action="store_true", help="play nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -124,11 +148,12 @@ def main() -> None:
         installed = versions()
     except ImportError as error:
         parser.exit(2, f"{error}\n")
-    environments = {environment.name: environment for environment in published()}
+    environments = {registration.name: registration for registration in registrations()}
     if options.one:
         print(json.dumps(audit(environments[options.one])))
         return
-    finished = {row["name"] for row in page.read(options.results)}
+    rows = {row["name"]: row for row in page.read(options.results)}
+    finished = {name for name, row in rows.items() if not options.retry or page.is_whole(row)}
     prefixes = tuple(options.only.split(","))
     for name in environments:
         if name in finished or not name.startswith(prefixes):

@@ -8,91 +8,86 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import fill, table
 from textenvs.evaluate.statistics import wilson
+
+from .checks import FORMS
 
 Row = dict[str, Any]
 
 PAGE = Path(__file__).parents[2] / "docs" / "field-audit.md"
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
-#: Findings by group, and what they say of an environment.
+#: Kinds of findings by group, and what they say of an environment.
 GROUPS = {
     "reward": {
         "pays for nothing": "a reply that does not depend on the task earns a tenth of the full reward or more",
         "cheap policy": "a policy that does not do the task earns more than halfway from chance to the right answers",
         "memorised answers": "so does a table of right answers to other tasks",
-        "takes two answers": 'the right answer, then "No, it is" another one, counts as right',
-        "takes a list": 'nine answers joined by "or", one of them right, count as right',
-        "refuses its own answer": "the answer that the package says is right is not right for its scorer",
-        "refuses spaces": "the right answer between spaces and line ends is not right",
+        **FORMS,
+        "no gain by being right": "the answer key earns no more than silence or random replies",
         "shows a secret": "what has to be guessed is in an observation",
     },
     "robustness": {
-        "raises": "an odd reply makes it raise an exception",
-        "hangs": "an odd reply takes longer than 5 seconds",
+        "raises": "a reply makes it raise an exception",
+        "hangs": "a reply takes longer than 5 seconds",
         "runs code": "a reply is evaluated as Python",
-        "unfinished": "the audit of it did not end in ten minutes, or ended the process",
+        "fails to begin": "some seeds begin no episode",
+        "unfinished": "its audit did not end in the time, or ended the process",
     },
     "reproducibility": {
         "another episode": "the same seed and replies give another episode, here or in another process",
         "global generators": "an episode depends on the global generators after its seed is set",
     },
 }
-_KINDS = {
-    "determinism": "another episode",
-    "processes": "another episode",
-    "secrets": "shows a secret",
-    "search": "cheap policy",
-    "returns": "refuses its own answer",
-}
 
 
 def read(path: Path) -> list[Row]:
-    """Return the results, a row for each environment."""
+    """Return the results, the last row of each environment."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return list({row["name"]: row for row in rows}.values())
+
+
+def is_whole(row: Row) -> bool:
+    """Return whether the audit of an environment began and ended."""
+    return bool(row["began"]) and "unfinished" not in row
 
 
 def findings(row: Row) -> list[str]:
     """Return the kinds of the findings on an environment, without duplicates."""
     if "unfinished" in row:
         return ["unfinished"]
-    failed = (verdict for verdict in row.get("verdicts", ()) if verdict[1] == "fail")
-    return list(dict.fromkeys(kind_of(check, cause) for check, _, cause, _ in failed))
-
-
-def kind_of(check: str, cause: str = "") -> str:
-    """Return the kind of finding that a check makes; of an attack that ends the process, it is an exception."""
-    if check.startswith("attack "):
-        return "raises" if "makes the environment fail" in cause else "cheap policy"
-    return _KINDS.get(check, check)
+    return list(dict.fromkeys(verdict[0] for verdict in row.get("verdicts", ()) if verdict[1] == "fail"))
 
 
 def group_of(kind: str) -> str:
-    return next(group for group, kinds in GROUPS.items() if kind in kinds)
+    """Return the group of a kind of finding; ``KeyError`` for a name that is none."""
+    return {kind: group for group, kinds in GROUPS.items() for kind in kinds}[kind]
 
 
 def write(rows: Sequence[Row]) -> None:
     """Put the tables into the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(rows)}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), tables(rows)), encoding="utf-8")
 
 
 def tables(rows: Sequence[Row]) -> str:
     """Return the page's tables, as Markdown."""
     began = [row for row in rows if row["began"]]
+    absent = [[row["name"], row["cause"]] for row in rows if not row["began"]]
     return "\n\n".join(
         [
             "**Environments with at least one finding**, of those that began here, with an interval of 95 % (Wilson).",
-            _table(["package", "began", *GROUPS, "any"], _by_package(began)),
+            table(["package", "began", *GROUPS, "any"], _by_package(began)),
             "**Findings by kind.**",
-            _table(["group", "finding", "what it says", "environments"], _by_kind(began)),
-            "**All environments.** The columns of returns are means over 30 episodes; an empty one has no answer key.",
-            _table(["environment", "silence", "answer key", "best cheap policy", "findings"], _by_environment(began)),
+            table(["group", "finding", "what it says", "environments"], _by_kind(began)),
+            "**All environments.** Returns are means over 30 episodes; an empty one has no answer key. The times "
+            "are those of an episode's beginning and of a reply.",
+            table(
+                ["environment", "silence", "answer key", "best attack", "ms", "MiB", "findings"],
+                _by_environment(began),
+            ),
             "**Not begun here**, and why.",
-            _table(["environment", "cause"], [[row["name"], row["cause"]] for row in rows if not row["began"]]),
+            table(["environment", "cause"], absent),
         ]
     )
 
@@ -121,24 +116,12 @@ def _by_kind(began: Sequence[Row]) -> Iterable[list[str]]:
 def _by_environment(began: Sequence[Row]) -> Iterable[list[str]]:
     for row in began:
         returns = [row.get("silence"), row.get("expert")]
-        yield [row["name"], *map(_number, returns), _best(row), ", ".join(findings(row)) or "-"]
+        name, best = max(row.get("earned", {}).items(), key=lambda attack: attack[1], default=("", None))
+        time = "" if "begin_ms" not in row else f"{row['begin_ms']:.2g}, {row['reply_ms']:.2g}"
+        memory = f"{row['peak_mib']:.0f}" if "peak_mib" in row else ""
+        attack = "" if best is None else f"{best:.2f} ({name})"
+        yield [row["name"], *map(_number, returns), attack, time, memory, ", ".join(findings(row)) or "-"]
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _best(row: Row) -> str:
-    """Return the attack of the largest mean return, with that return."""
-    earned = [
-        (float(evidence.split("mean return ")[1].split(",")[0]), check.removeprefix("attack "))
-        for check, _, _, evidence in row.get("verdicts", ())
-        if check.startswith("attack ") and "mean return " in evidence
-    ]
-    best, name = max(earned, default=(0.0, ""))
-    return f"{best:.2f} ({name})" if name else ""
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)

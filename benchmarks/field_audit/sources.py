@@ -1,7 +1,7 @@
-"""Environments of other packages, each in its package's own hands; see :mod:`.published`.
+"""Environments that other packages register, run by the package's own code; see :mod:`.registration`.
 
-What needs a download, a service or a language model cannot begin here; :func:`published` names all, and the audit says
-why one did not begin.
+What needs a download, a service or a language model cannot begin here; :func:`registrations` names all, and the audit
+says why one did not begin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from textenvs.data.word_problems import GeneratedMath
 from textenvs.envs.textarena.players import expert_move
 
-from .published import Published, Step
+from .registration import Registration, Step
 
 #: What a wrapper of the package calls a move: in square brackets, or in a box.
 MOVE = re.compile(r"\[[^\[\]\n]{1,60}\]|\\boxed\{[^{}\n]{1,60}\}")
@@ -28,7 +28,7 @@ _FEWER = {"acre": 5_000, "word_ladder": 5_000}
 _MOST_PLAYERS = 15
 
 
-def published() -> Iterator[Published]:
+def registrations() -> Iterator[Registration]:
     """Yield all environments that the installed packages register."""
     yield from _reasoning_gym()
     yield from _textarena()
@@ -71,14 +71,14 @@ class _Question:
         return None if answer is None else str(answer)
 
 
-def _reasoning_gym() -> Iterator[Published]:
+def _reasoning_gym() -> Iterator[Registration]:
     from reasoning_gym.factory import DATASETS
 
     for name in sorted(DATASETS):
         if name != "composite":  # of other datasets
             begin = functools.partial(begin_question, name)
             keyless = name in ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
-            yield Published(
+            yield Registration(
                 f"reasoning-gym/{name}", "reasoning-gym", begin, solvable=not keyless, question=True, tagged=True
             )
 
@@ -161,14 +161,14 @@ def _players(name: str) -> int:
     raise cause
 
 
-def _textarena() -> Iterator[Published]:
+def _textarena() -> Iterator[Registration]:
     from textarena.envs.registration import ENV_REGISTRY
 
     #: Games that :func:`~textenvs.envs.textarena.players.expert_move` wins, or draws.
     solvable = {"GuessTheNumber", "Mastermind", "TowerOfHanoi"}
     for name in sorted({name.partition("-v0")[0] for name in ENV_REGISTRY}):
         begin = functools.partial(_Game, name)
-        yield Published(f"textarena/{name}", "textarena", begin, solvable=name in solvable)
+        yield Registration(f"textarena/{name}", "textarena", begin, solvable=name in solvable)
 
 
 # ------------------------------------------------------------------ GEM
@@ -193,14 +193,14 @@ class _Gem:
         return None
 
 
-def _gem() -> Iterator[Published]:
+def _gem() -> Iterator[Registration]:
     from gem.envs.registration import ENV_REGISTRY
 
-    # One size of each game: the easiest of those that are always the same.
+    # One variant of each game: `-easy`, whose parameters are fixed.
     games = sorted(name for name in ENV_REGISTRY if name.startswith("game:") and name.endswith("-easy"))
     for name in games:
         short = name.removeprefix("game:").partition("-v0")[0]
-        yield Published(f"gem/{short}", "gem-llm", functools.partial(_Gem, name))
+        yield Registration(f"gem/{short}", "gem-llm", functools.partial(_Gem, name))
 
 
 # ------------------------------------------------------------------ skyrl-gym
@@ -229,7 +229,7 @@ class _Skyrl:
         return self.key
 
 
-def _skyrl_gym() -> Iterator[Published]:
+def _skyrl_gym() -> Iterator[Registration]:
     for name, answer in (("gsm8k", "#### {}"), ("gsm8k_multi_turn", "#### {}"), ("aime", "Answer: {}")):
         begin = functools.partial(_Skyrl, name, answer)
-        yield Published(f"skyrl-gym/{name}", "skyrl-gym", begin, solvable=True, question=name != "gsm8k_multi_turn")
+        yield Registration(f"skyrl-gym/{name}", "skyrl-gym", begin, solvable=True, question=name != "gsm8k_multi_turn")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from trajectories import trajectory_of, turns_of
 
+from benchmarks import pages
 from benchmarks.credit import __main__ as command
 from benchmarks.credit import games, learning, page, score, truth
 from benchmarks.credit.policies import Setting
@@ -226,7 +227,7 @@ def test_page_orders_estimators_and_names_costs(tmp_path: Path) -> None:
     names = {"rloo": score.by_estimator(RLOO()), "fork, 2": score.by_forks(2), page.CEILING: score.again}
     scores = {name: score.scores(score.turns_of([measured], estimate, "all")) for name, estimate in names.items()}
     row = {"task": "walk", "policy": "random", "facts": score.facts([measured]), "estimators": scores}
-    text = page.filled(f"# Page\n\n{page.BEGIN}\nold\n{page.END}\nlast\n", [row])
+    text = page.filled(f"# Page\n\n{pages.BEGIN}\nold\n{pages.END}\nlast\n", [row])
     assert text.startswith("# Page\n")
     assert text.endswith("\nlast\n")
     assert "old" not in text

@@ -7,12 +7,13 @@ import functools
 import json
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.field_audit import checks, page
-from benchmarks.field_audit.published import Published, PublishedEnv, Step
+from benchmarks.field_audit.registration import RegisteredEnv, Registration, Step
 from textenvs.audit.contract import play_episodes, secrets
 from textenvs.audit.subject import Subject
 
@@ -26,6 +27,8 @@ class Sum:
         self.weakness, self.key = weakness, str(a + b)
         self.opening = f"What is {a} + {b}?"
         self.secrets = (self.key,)
+        if weakness == "fails to begin" and seed > 1:
+            raise LookupError("no such level")
         if weakness == "global generators":
             self.opening += f" {random.random()}"
         if weakness == "shows a secret":
@@ -38,7 +41,8 @@ class Sum:
             with contextlib.suppress(BaseException):
                 eval(text)  # the weakness that is planted
         if self.weakness == "hangs" and text.startswith("("):
-            time.sleep(60)
+            with contextlib.suppress(Exception):  # as scorers do
+                time.sleep(60)
         if self.weakness == "shows a secret" and text.strip() != self.key:
             return Step(f"No. It is {self.key}.")
         answer = text if self.weakness == "refuses spaces" else text.strip()
@@ -52,22 +56,30 @@ class Sum:
         return self.key
 
 
-def planted(weakness: str) -> Published:
-    return Published(f"sums/{weakness}", "sums", functools.partial(Sum, weakness), solvable=True, question=True)
+def planted(weakness: str) -> Registration:
+    return Registration(f"sums/{weakness}", "sums", functools.partial(Sum, weakness), solvable=True, question=True)
 
 
 def kinds_of(weakness: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(checks, "_SLOW_S", 0.2)
-    environment = planted(weakness)
-    subject = Subject(functools.partial(PublishedEnv, environment), episodes=10)
-    verdicts = [checks.odd_replies(environment), checks.global_generators(environment), *checks.answers(environment)]
-    verdicts += [checks.idle(subject, environment.full), secrets(subject, play_episodes(subject))]
-    return {page.kind_of(verdict.check) for verdict in verdicts if verdict.failed}
+    registration = planted(weakness)
+    subject = Subject(functools.partial(RegisteredEnv, registration), episodes=10)
+    verdicts = [*checks.odd_replies(registration), checks.global_generators(registration)]
+    verdicts += [*checks.answers(registration), checks.idle(subject, registration.full)]
+    verdicts.append(replace(secrets(subject, play_episodes(subject)), check="shows a secret"))
+    return {verdict.check for verdict in verdicts if verdict.failed}
 
 
 WEAKNESSES = [kind for kinds in page.GROUPS.values() for kind in kinds]
-#: Checks of ``textenvs.audit``, which has tests of its own; and what ends a process.
-ELSEWHERE = {"cheap policy", "memorised answers", "another episode", "unfinished"}
+#: Checks of ``textenvs.audit``, which has tests of its own; what ends a process or the audit.
+ELSEWHERE = {
+    "fails to begin",
+    "cheap policy",
+    "memorised answers",
+    "no gain by being right",
+    "another episode",
+    "unfinished",
+}
 
 
 @pytest.mark.parametrize("weakness", [kind for kind in WEAKNESSES if kind not in ELSEWHERE])
@@ -76,12 +88,18 @@ def test_planted_weakness_is_named_alone(weakness, monkeypatch):
     assert kinds_of(weakness, monkeypatch) - others == {weakness}
 
 
+def test_reset_that_raises_is_named():
+    verdicts = [*checks.odd_replies(planted("fails to begin"))]
+    assert [(verdict.check, verdict.status) for verdict in verdicts] == [("fails to begin", "fail")]
+    assert "no such level" in verdicts[0].evidence
+
+
 def test_sound_environment_has_no_finding(monkeypatch):
     assert kinds_of("none", monkeypatch) == set()
 
 
 def test_exception_ends_an_episode_unpaid():
-    env = PublishedEnv(planted("raises"))
+    env = RegisteredEnv(planted("raises"))
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step("no number")
     assert (reward, terminated, info["stop"], info["metrics"]["raised"]) == (0.0, True, "raised", 1.0)
@@ -89,9 +107,10 @@ def test_exception_ends_an_episode_unpaid():
 
 
 def test_tables_count_every_row_once(tmp_path):
-    verdicts = [["attack most-frequent", "fail", "", "mean return +0.900, solved"], ["search", "fail", "", ""]]
+    verdicts = [["cheap policy", "fail", "", "most-frequent: +0.900"], ["cheap policy", "fail", "", "search"]]
     rows = [
-        {"name": "one/a", "began": True, "verdicts": verdicts, "silence": 0.0, "expert": 1.0},
+        {"name": "one/a", "began": False, "cause": "before it was installed"},
+        {"name": "one/a", "began": True, "verdicts": verdicts, "earned": {"most-frequent": 0.9}, "expert": 1.0},
         {"name": "one/b", "began": True, "verdicts": [["raises", "pass", "", ""]], "silence": 0.0, "expert": None},
         {"name": "two/c", "began": True, "unfinished": "not done in 600 s"},
         {"name": "two/d", "began": False, "cause": "LookupError: words"},
@@ -100,5 +119,5 @@ def test_tables_count_every_row_once(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = page.tables(page.read(file))
     assert "| all | 3 | 1 (6 to 79 %) | 1 (6 to 79 %) | 0 (0 to 56 %) | 2 (21 to 94 %) |" in text
-    assert "| one/a | 0.00 | 1.00 | 0.90 (most-frequent) | cheap policy |" in text
+    assert "| one/a |  | 1.00 | 0.90 (most-frequent) |  |  | cheap policy |" in text
     assert "| two/d | LookupError: words |" in text

@@ -8,7 +8,6 @@ is counted, so that the audit can continue.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,10 +23,8 @@ from textenvs.integrations.importers.seeds import Seeds, seed_of
 from textenvs.messages import Message, Messages, user, visible_text
 from textenvs.task import Task
 
-#: Replies of one episode; games that nobody wins go on longer than anybody reads.
+#: Replies of an episode at most: some games have no end.
 MAX_TURNS = 30
-#: Right answers that are counted.
-_KEYS = 100
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,8 @@ class Episode(Protocol):
 
 
 @dataclass(frozen=True)
-class Published:
-    """An environment of another package.
+class Registration:
+    """An environment that a package registers.
 
     ``begin`` starts an episode by seed. It is a function of a module, or a partial of one, so that another process can
     begin the same episode. ``full`` is the reward of a whole success.
@@ -73,41 +70,43 @@ class Published:
     #: Whether that answer may stand between ``<answer>`` and ``</answer>``, as the attacks on answers have it.
     tagged: bool = False
 
+    def form(self, answer: str) -> str:
+        """Return the reply that gives an answer."""
+        return f"<answer>{answer}</answer>" if self.tagged else answer
 
-class PublishedEnv(ExternalEnv[Any]):
-    """A :class:`Published` as an environment of this project, for ``textenvs.audit``."""
 
-    def __init__(self, published: Published, **options: Any) -> None:
-        super().__init__(Seeds(published.name), **{"max_assistant_turns": MAX_TURNS, **options})
-        self.published = published
+class RegisteredEnv(ExternalEnv[Any]):
+    """A registered environment as one of this project, for ``textenvs.audit``.
 
-    @functools.cached_property
-    def attack_margin(self) -> float:  # type: ignore[override]
-        """Half of what is left above chance, which is one in as many as there are different right answers."""
-        keys = set[str | None]()
-        if self.published.question and self.published.solvable:
-            playing = (_Playing(self.published, seed) for seed in range(_KEYS))
-            keys = {one.expert(np.random.default_rng(0)) for one in playing}
-        return 0.5 * (1.0 - 1.0 / len(keys)) if keys else 0.5
+    Args:
+        registration: What is registered.
+        chance: What a guess among the right answers earns. A cheap policy is a finding where it earns more than halfway
+            from there to the answer key.
+    """
+
+    def __init__(self, registration: Registration, chance: float = 0.0) -> None:
+        super().__init__(Seeds(registration.name), max_assistant_turns=MAX_TURNS)
+        self.registration = registration
+        self.attack_margin = 0.5 * (1.0 - chance)  # type: ignore[misc]
 
     @property
     def scripts(self) -> frozenset[str]:
-        return frozenset(["demonstration"] if self.published.solvable else [])
+        return frozenset(["demonstration"] if self.registration.solvable else [])
 
     def attacks(self) -> Sequence[Attack]:
         """Return attacks that are judged by what they earn alone: of few episodes some are solved by chance."""
-        attacks = (*COMMON, *(ANSWERS if self.published.tagged else ()))
+        attacks = (*COMMON, *(ANSWERS if self.registration.tagged else ()))
         return [replace(attack, fakes_solving=False) for attack in attacks]
 
     def begin(self, task: Task) -> _Playing:
-        return _Playing(self.published, seed_of(task))
+        return _Playing(self.registration, seed_of(task))
 
     def demonstration(self, rng: np.random.Generator) -> str:
         playing = self._running()
         assert isinstance(playing, _Playing)
         reply = playing.expert(rng)
         if reply is None:
-            raise NoDemonstration(f"{self.published.name} says no right answer")
+            raise NoDemonstration(f"{self.registration.name} says no right answer")
         return reply
 
     def secrets(self) -> Sequence[str]:
@@ -124,11 +123,11 @@ class PublishedEnv(ExternalEnv[Any]):
 class _Playing:
     """A running episode, with global generators of its own."""
 
-    def __init__(self, published: Published, seed: int) -> None:
-        self._published = published
+    def __init__(self, registration: Registration, seed: int) -> None:
+        self._registration = registration
         self._random = RandomState.seeded(seed)
         with contained(self._random):
-            self._episode = published.begin(seed)
+            self._episode = registration.begin(seed)
         self.opening: Messages = (user(self._episode.opening),)
         self.secrets = tuple(self._episode.secrets)
 
@@ -140,7 +139,7 @@ class _Playing:
             return _answer(0.0, over="raised", raised=1.0, reason=f"{type(error).__name__}: {error}")
         if not step.done:
             return _answer(step.reward, (user(step.text),))
-        return _answer(step.reward, over="solved" if step.reward >= self._published.full else "wrong")
+        return _answer(step.reward, over="solved" if step.reward >= self._registration.full else "wrong")
 
     def expert(self, rng: np.random.Generator) -> str | None:
         with contained(self._random):
