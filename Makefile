@@ -224,10 +224,10 @@ docs-pages: venv
 doctor: venv
 	$(BIN)/python -m benchmarks.doctor $(ARGS)
 
-# With TRAIN=1 the extra `train`, too, and one iteration of it.
+# With TRAIN=1 the extra `train`, too, and one iteration of it. KEEP=FOLDER keeps the checked files.
 PYTHONS ?= python3.11 python3.12 python3.13
 release-check: dev
-	$(BIN)/python scripts/release_check.py $(if $(TRAIN),--train) $(PYTHONS)
+	$(BIN)/python scripts/release_check.py $(if $(TRAIN),--train) $(if $(KEEP),--keep $(KEEP)) $(PYTHONS)
 
 clean:
 	rm -rf $(VENV) .venvs .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-agents .venv-docs examples/agents/node_modules tests/hosts/agents/node_modules build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

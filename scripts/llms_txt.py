@@ -22,7 +22,8 @@ def first_sentence(text: str) -> str:
     paragraphs = (part.strip() for part in body.split("\n\n"))
     paragraph = next((part for part in paragraphs if part and part[0] not in "#![>-*"), "")
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
-    return re.split(r"(?<!al)(?<=[.!?])\s", plain.removesuffix(":"), maxsplit=1)[0].removesuffix(".") + "."
+    sentence = re.split(r"(?<!al\.)(?<=[.!?])\s", plain.removesuffix(":"), maxsplit=1)[0]
+    return sentence if not sentence or sentence[-1] in ".!?" else f"{sentence}."
 
 
 def lines(root: Path = ROOT) -> Iterator[str]:

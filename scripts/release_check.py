@@ -3,13 +3,14 @@
 The version stands in pyproject.toml, CITATION.cff and CHANGELOG.md, and a tag of this commit (``v0.1.0``) says the
 same. An sdist is built, and a wheel from the sdist alone; both are installed in fresh environments of each Python that
 is named, where the commands run in an empty folder outside of the repository. ``--train`` installs the extra ``train``
-as well and trains for one iteration. Needs a package index.
+as well and trains for one iteration; ``--keep FOLDER`` keeps the sdist and the wheel that passed. Needs a package index.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -88,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="+", help="programs, for example python3.11 python3.12 python3.13")
     parser.add_argument("--train", action="store_true", help="the extra `train`, too, and one iteration of it")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="put the checked files there")
     arguments = parser.parse_args()
     listed = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     if errors := problems(tags=tuple(listed.stdout.split())):
@@ -104,6 +106,10 @@ def main() -> None:
                 where.mkdir()
                 smoke(python, package, where, train=arguments.train and package is wheel)
                 print(f"{python}: {package.name} installed, {len(SMOKE) + arguments.train} commands run", flush=True)
+        if arguments.keep is not None:
+            arguments.keep.mkdir(parents=True, exist_ok=True)
+            for package in (sdist, wheel):
+                shutil.copy2(package, arguments.keep)
 
 
 if __name__ == "__main__":
