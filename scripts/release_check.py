@@ -3,7 +3,7 @@
 The version stands in pyproject.toml, CITATION.cff and CHANGELOG.md, and a tag of this commit (``v0.1.0``) says the
 same. An sdist is built, and a wheel from the sdist alone; both are installed in fresh environments of each Python that
 is named, where the commands run in an empty folder outside of the repository. ``--train`` installs the extra ``train``
-as well and trains for one iteration; ``--keep FOLDER`` keeps the sdist and the wheel that passed. Needs a package index.
+as well and trains for one iteration; ``--keep FOLDER`` keeps the files that passed. Needs a package index.
 """
 
 from __future__ import annotations

@@ -93,12 +93,12 @@ def batch_of(game: Game, logits: Floats, critic: Floats, rng: np.random.Generato
     """Play a batch, and forks at each of its turns."""
     tasks = np.repeat(rng.integers(len(game.starts), size=GROUPS), SIBLINGS)
     roots = play(game, logits, tasks, np.repeat(np.arange(GROUPS), SIBLINGS), rng)
-    starts, of = roots.state[roots.batch.turn_starts], np.repeat(roots.batch.episode_of_turn, FORKS)
-    forks = play(game, logits, tasks[of], roots.batch.group[of], rng, np.repeat(starts, FORKS)).batch
-    rewards = [own.tolist() for own in np.split(forks.turn_rewards, forks.turn_offsets[1:-1])]
+    starts, episode = roots.state[roots.batch.turn_starts], np.repeat(roots.batch.episode_of_turn, FORKS)
+    forks = play(game, logits, tasks[episode], roots.batch.group[episode], rng, np.repeat(starts, FORKS)).batch
+    rewards = [rewards.tolist() for rewards in np.split(forks.turn_rewards, forks.turn_offsets[1:-1])]
     return Measured(
         episodes=trajectories(game, logits, roots),
-        fork_rewards=[rewards[at : at + FORKS] for at in range(0, len(rewards), FORKS)],
+        fork_rewards=[rewards[first : first + FORKS] for first in range(0, len(rewards), FORKS)],
         fork_tokens=np.diff(forks.token_offsets).reshape(-1, FORKS),
         values=critic[game.context[roots.state]],
         bootstrap=np.where(roots.cut_at >= 0, critic[game.context[roots.cut_at]], 0.0),
@@ -112,27 +112,29 @@ def trajectories(game: Game, logits: Floats, played: small.Episodes) -> list[Tra
     An episode is solved where it came to an end of its own and gained something.
     """
     batch, trajectories = played.batch, list[Trajectory]()
-    seen = game.shape[1] + game.context  # the number of each state's observation
+    observation = game.shape[1] + game.context  # the token of each state's observation
     logprobs = log_softmax(logits)[game.context[played.state], played.token]
     terms = game.terms[played.state, played.token][game.ends_turn[played.state, played.token]]
     for episode in range(batch.num_episodes):
-        (a, b), (c, d) = (offsets[episode : episode + 2] for offsets in (batch.token_offsets, batch.turn_offsets))
-        first, cut = batch.turn_starts[c:d] - a, [seen[played.cut_at[episode]]] * int(batch.truncated[episode])
-        where = [*first, *[b - a] * len(cut)]  # of the observations
-        mask = np.insert(np.ones(b - a, np.bool_), where, False)
-        solved = batch.terminated[episode] and terms[c:d, 0].sum() > 0
+        tokens, turns = (slice(*ends[episode : episode + 2]) for ends in (batch.token_offsets, batch.turn_offsets))
+        length, first = tokens.stop - tokens.start, batch.turn_starts[turns] - tokens.start
+        last = [observation[played.cut_at[episode]]] * int(batch.truncated[episode])
+        insert_at = [*first, *[length] * len(last)]
+        observations = [*observation[played.state[tokens][first]], *last]
+        mask = np.insert(np.ones(length, np.bool_), insert_at, False)
+        solved = batch.terminated[episode] and terms[turns, 0].sum() > 0
         trajectories.append(
             Trajectory(
-                token_ids=np.insert(played.token[a:b], where, [*seen[played.state[a:b][first]], *cut]).astype(np.int32),
+                token_ids=np.insert(played.token[tokens], insert_at, observations).astype(np.int32),
                 action_mask=mask,
-                logprobs=np.insert(logprobs[a:b], where, 0.0).astype(np.float32),
+                logprobs=np.insert(logprobs[tokens], insert_at, 0.0).astype(np.float32),
                 weight_version=np.where(mask, 0, -1).astype(np.int32),
-                turn_id=np.insert(batch.turn_index[a:b], where, -1).astype(np.int32),
-                turn_rewards=batch.turn_rewards[c:d],
-                turn_terms=tuple(dict(zip(TERMS, row, strict=True)) for row in terms[c:d].tolist()),
+                turn_id=np.insert(batch.turn_index[tokens], insert_at, -1).astype(np.int32),
+                turn_rewards=batch.turn_rewards[turns],
+                turn_terms=tuple(dict(zip(TERMS, row, strict=True)) for row in terms[turns].tolist()),
                 terminated=bool(batch.terminated[episode]),
                 truncated=bool(batch.truncated[episode]),
-                status=Status.TRUNCATED_TURNS if cut else Status.COMPLETED,
+                status=Status.TRUNCATED_TURNS if last else Status.COMPLETED,
                 stop=SOLVED if solved else None,
                 episode_id=str(episode),
                 group_id=str(batch.group[episode]),

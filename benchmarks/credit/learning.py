@@ -25,7 +25,7 @@ from .games import GAMES, imitated, returns_to_go, trajectories
 from .score import by_estimator
 from .truth import GROUPS, SIBLINGS, Floats, Measured
 
-WAYS: dict[str, dict[str, Any]] = {
+ESTIMATOR_OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("graphgpo", "turn_grpo", "turn_gae", "rloo", "gagpo", "gigpo", "grpo")},
     "turn_gae, lam 0.5": {"lam": 0.5},
 }
@@ -35,7 +35,7 @@ DECAY = 0.7
 
 def curve(game: Game, start: Floats, name: str, updates: int, seed: int) -> list[float]:
     """Return the expected return before the first update and after each."""
-    estimate = by_estimator(ESTIMATORS[name.partition(",")[0]].model_validate(WAYS[name]))
+    estimate = by_estimator(ESTIMATORS[name.partition(",")[0]].model_validate(ESTIMATOR_OPTIONS[name]))
     rng, logits, returns = np.random.default_rng(seed), start, [game.expected_return(start)]
     table = np.zeros((2, len(start)))  # the sum of returns after each observation, and their number
     for update in range(updates + 1):
@@ -48,8 +48,8 @@ def curve(game: Game, start: Floats, name: str, updates: int, seed: int) -> list
         if not update:
             continue
         bootstrap = np.where(played.cut_at >= 0, critic[game.context[played.cut_at]], 0.0)
-        none: Ints = np.zeros((0, 0), np.int64)
-        batch = Measured(trajectories(game, logits, played), [], none, critic[context], bootstrap)
+        no_forks: Ints = np.zeros((0, 0), np.int64)
+        batch = Measured(trajectories(game, logits, played), [], no_forks, critic[context], bootstrap)
         advantages = estimate(batch)[batch.actions.turn_of_token]
         direction = np.zeros(game.shape)
         np.add.at(direction, (context, played.token), advantages)
@@ -59,11 +59,18 @@ def curve(game: Game, start: Floats, name: str, updates: int, seed: int) -> list
     return returns
 
 
+def _games(text: str) -> list[str]:
+    """Return the names in a list with commas."""
+    if unknown := set(text.split(",")) - set(GAMES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}; there are {', '.join(GAMES)}")
+    return text.split(",")
+
+
 def main() -> None:
     """Print a table for each game."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--games", type=lambda text: text.split(","), default=["rooms", "outcome"], metavar="NAME,...")
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--games", type=_games, default=["rooms", "outcome"], metavar="NAME,...")
+    parser.add_argument("--seeds", type=int, default=8, choices=range(2, 1001), metavar="N", help="2 or more")
     parser.add_argument("--updates", type=int, default=12)
     options = parser.parse_args()
     columns = [options.updates * part // 3 for part in range(4)]
@@ -71,10 +78,10 @@ def main() -> None:
         game = Game.of(GAMES[name])
         start = imitated(game)
         print(f"| {name} | {' | '.join(f'{number} updates' for number in columns)} |\n|---|---|---|---|---|")
-        for way in WAYS:
-            curves = np.array([curve(game, start, way, options.updates, seed) for seed in range(options.seeds)])
+        for estimator in ESTIMATOR_OPTIONS:
+            curves = np.array([curve(game, start, estimator, options.updates, seed) for seed in range(options.seeds)])
             mean, error = curves.mean(0), curves.std(0, ddof=1) / np.sqrt(options.seeds)
-            print(f"| {way} | {' | '.join(f'{mean[k]:.3f} ± {error[k]:.3f}' for k in columns)} |", flush=True)
+            print(f"| {estimator} | {' | '.join(f'{mean[k]:.3f} ± {error[k]:.3f}' for k in columns)} |", flush=True)
 
 
 if __name__ == "__main__":

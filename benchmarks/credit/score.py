@@ -18,6 +18,7 @@ from trainers.algorithms.estimators.base import totals
 from trainers.rewards.credit_assignment import redistribution
 from trainers.trajectory import solved
 
+from .page import CEILING
 from .truth import FOR_ESTIMATES, SIZE, Floats, Measured
 
 #: A turn's advantage is clear where it is so many standard errors from 0. At 2, one turn in twenty without any effect
@@ -127,7 +128,7 @@ def estimates(extra: str | None = None) -> Iterator[tuple[str, Estimate, str]]:
         yield name, by_estimator(ESTIMATORS[keys["adv_estimator"]](**keys)), "all"
     for count in (1, 2, FOR_ESTIMATES):
         yield f"fork, {count}", by_forks(count), "all"
-    yield "half of the forks, against the other half", again, "half"
+    yield CEILING, again, "half"
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from ...tools.schema import MaxChars, ToolError, tool
 from ...tools.shell import HasShell, shell_tool
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
-from .project import settled, verify
+from .project import verify, without_stat_data
 from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
 
 #: How many replies there are.
@@ -164,7 +164,7 @@ class Terminal(ToolEnv[TerminalState]):
             except SandboxFailure as failure:
                 raise EnvironmentFailure("tool_failed", str(failure)) from failure
             state.beginning = state.shell.project
-            state.measured = settled(state.beginning).digest
+            state.measured = without_stat_data(state.beginning).digest
             if assignment.question is not None:
                 return assignment.prompt
             state.share = await self._share_of(state.beginning)
@@ -216,8 +216,8 @@ class Terminal(ToolEnv[TerminalState]):
         """
         state, work, beginning = self.state, self.state.shell.project, self.state.beginning
         assert beginning is not None
-        digest = settled(work).digest
-        if digest == state.measured and (digest == settled(beginning).digest or not state.finished):
+        digest = without_stat_data(work).digest
+        if digest == state.measured and (digest == without_stat_data(beginning).digest or not state.finished):
             return 0.0, False
         before = state.share
         inputs = Random(int(self.np_random.integers(2**63))) if state.finished else None

@@ -189,11 +189,12 @@ class Project:
         for fault in faults:
             state = await _ran(shell, ShellState.of(_changed(state.project, fault)), fault.command)
         state = await _ran(shell, ShellState.of(state.project), self.later)
+        files = without_stat_data(state.project).items()
         # Times would say which files a fault has changed.
-        return ShellState.of(Tree({path: replace(entry, mtime_ns=0) for path, entry in settled(state.project).items()}))
+        return ShellState.of(Tree({path: replace(entry, mtime_ns=0) for path, entry in files}))
 
 
-def settled(work: Tree) -> Tree:
+def without_stat_data(work: Tree) -> Tree:
     """Return a project's files without what git's index has from the machine: times, devices, owners, sizes.
 
     ``git status`` writes these anew, and they differ between two runs of the same command.
@@ -202,13 +203,13 @@ def settled(work: Tree) -> Tree:
     if index is None or index.kind != "file":
         return work
     folder = _INDEX.rpartition("/")[0]
-    content = _without_stat_data(index.content)
+    content = _index_without_stat_data(index.content)
     return work.changed(
         {folder: replace(work[folder], mtime_ns=0), _INDEX: replace(index, content=content, mtime_ns=0)}
     )
 
 
-def _without_stat_data(index: bytes) -> bytes:
+def _index_without_stat_data(index: bytes) -> bytes:
     """Return git's index with zeros for what is not of the repository; another format than 2 or 3 as it is.
 
     The format: https://git-scm.com/docs/index-format. An entry has ten numbers of four bytes (the times of change twice

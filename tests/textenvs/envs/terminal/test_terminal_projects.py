@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from shells import shell_of
 
-from textenvs.envs.terminal.project import _changed, settled, verify
+from textenvs.envs.terminal.project import _changed, verify, without_stat_data
 from textenvs.envs.terminal.tasks import fit
 from textenvs.envs.terminal.templates import TEMPLATES, variation
 from textenvs.event_loop import wait_for
@@ -58,7 +58,7 @@ def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
     for seed in range(2):
         project = TEMPLATES[name](random.Random(seed))
         with monkeypatch.context() as patch:
-            patch.setattr(variation, "chosen_of", functools.partial(other_rules, variation.chosen_of))
+            patch.setattr(variation, "draw_options", functools.partial(other_rules, variation.draw_options))
             other = TEMPLATES[name](random.Random(seed))
         assert project.about == other.about
         assert [fault.kind for fault in project.faults] == [fault.kind for fault in other.faults]
@@ -68,8 +68,8 @@ def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
         assert not passes(shell, written, project, random.Random(seed))
 
 
-def other_rules(chosen_of, rng, rules):
-    return chosen_of(random.Random(rng.getrandbits(64) + 1), rules)
+def other_rules(draw_options, rng, rules):
+    return draw_options(random.Random(rng.getrandbits(64) + 1), rules)
 
 
 def test_all_files_have_one_time():
@@ -89,7 +89,7 @@ def test_git_index_is_deterministic():
     ):
         after, result = shell_of(ShellLimits()).run_now(states[0], command)
         assert result.status == "ok"
-        assert (settled(after.project).digest == settled(states[0].project).digest) == same
+        assert (without_stat_data(after.project).digest == without_stat_data(states[0].project).digest) == same
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -234,12 +234,12 @@ _RULES = (
         [
             Option(
                 '-lt "$keep_months"',
-                "These of months are left that are fewer than `keep_months` months old.",
+                "A backup of a month is kept while it is fewer than `keep_months` months old.",
                 lambda n, k: n < k,
             ),
             Option(
                 '-le "$keep_months"',
-                "These of months are left that are at most `keep_months` months old.",
+                "A backup of a month is kept while it is at most `keep_months` months old.",
                 lambda n, k: n <= k,
             ),
             Option(

@@ -132,7 +132,7 @@ _RULES = (
             ),
             Option(
                 "sum(values) + len(values)",
-                "The report has, for each @key@, the sum, and 1 for each reading.",
+                "The report has, for each @key@, the sum plus the number of readings.",
                 lambda v: sum(v) + len(v),
             ),
         ],

@@ -88,12 +88,12 @@ _RULES = (
             ),
             Option(
                 "int(($3 + 1999) / 2000) * 2",
-                "Two kilograms that have begun are charged as two.",
+                "The weight is rounded up to a multiple of 2 kg.",
                 lambda g: -(-g // 2000) * 2,
             ),
             Option(
                 "int(($3 + 499) / 500)",
-                "500 g that have begun are charged with the cents of a kilogram.",
+                "The rate of a kilogram applies to each started 500 g.",
                 lambda g: -(-g // 500),
             ),
             Option("int($3 / 1000 + 1)", "Whole kilograms are charged, and one more.", lambda g: g // 1000 + 1),
@@ -387,6 +387,14 @@ def _commit_of_file(rates: str, ticket: str) -> Question:
     )
 
 
+def _committed(fault: Fault, save: str) -> Fault:
+    """Return the fault of an edit as one that is committed, and so is its repair; ``save`` begins a commit."""
+    [edit] = fault.edits
+    make = f"{Edit(edit.path, edit.new, edit.old).undo} && {save} 'Tidy up {edit.path}' -- {edit.path}"
+    repair = f"{fault.repair} && {save} 'Do as agreed: {fault.kind}' -- {edit.path}"
+    return fault_of_command(fault.kind, fault.symptom, fault.looks, make, repair)
+
+
 def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files: Mapping[str, str]) -> list[Fault]:
     """Return the faults; each is about files of its own, so that any of them go together."""
     looks, save = ["git status", "git log --oneline --graph --all | head -40"], "git commit -q --no-verify -m"
@@ -402,14 +410,9 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files
     newest = "git log -1 --format=%H --grep"
     onto = "git -c rebase.autoStash=true rebase -q --onto"
     island = f"^Surcharge for {names.island}"
-    rules = []
-    for fault in tariff.variant.faults(rng, files, looks):
-        [edit] = fault.edits
-        make = f"{Edit(edit.path, edit.new, edit.old).undo} && {save} 'Tidy up {edit.path}' -- {edit.path}"
-        repair = f"{fault.repair} && {save} 'Do as agreed: {fault.kind}' -- {edit.path}"
-        rules.append(fault_of_command(fault.kind, fault.symptom, fault.looks, make, repair))
     return [
-        *rules,
+        *(_committed(fault, save) for fault in tariff.variant.faults(rng, files, looks)),
+        *_faults_of_checkout(zone, looks, save),
         fault_of_command(
             "bad-merge",
             "Since the last merge, every quote ends with a syntax error.",
@@ -469,6 +472,12 @@ def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files
             f"echo TOKEN={secret} > deploy.env && git add deploy.env && {save} 'Settings of uploads' -- deploy.env",
             f"git rm -q deploy.env && {save} 'Remove a key' -- deploy.env",
         ),
+    ]
+
+
+def _faults_of_checkout(zone: str, looks: Sequence[str], save: str) -> list[Fault]:
+    """Return the faults of settings that git has beside the files: what it ignores, hooks, attributes, its index."""
+    return [
         fault_of_command(
             "overbroad-ignore",
             "New files of zones are not offered for a commit.",

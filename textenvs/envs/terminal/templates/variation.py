@@ -56,12 +56,12 @@ class Option:
 
     Args:
         code: The program text that does it; it may have ``@name@`` and identifiers in it.
-        says: The sentence of the project's documents that states it.
+        statement: The sentence of the project's documents that states it.
         value: What expected outputs are computed by.
     """
 
     code: str
-    says: str
+    statement: str
     value: Any = None
 
 
@@ -71,7 +71,7 @@ class Rule:
 
     Args:
         name: The kind of its fault. In the file stands ``@name@``, with underscores, for the code.
-        path: The file in which its code stands, where no other rule's code of this text does.
+        path: The file in which its code stands; the code is unique in it.
         symptom: What users report where the program follows another option.
         options: At least two. On the inputs of every check, each gives other outputs than the others.
     """
@@ -121,7 +121,7 @@ class Variant:
             for qualifier in [rng.choice(_QUALIFIERS)]
         }
         page = rng.choice(_PAGES)
-        return cls(rules, chosen_of(rng, rules), renamed, page, dict(names or {}))
+        return cls(rules, draw_options(rng, rules), renamed, page, dict(names or {}))
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a rule's option."""
@@ -142,7 +142,7 @@ class Variant:
 
     def document(self, rng: random.Random, *extra: str) -> dict[str, str]:
         """Return the page that states the rules, and the ``extra`` sentences, by its path."""
-        stated = [*(self.chosen[rule.name].says for rule in self.rules), *extra]
+        stated = [*(self.chosen[rule.name].statement for rule in self.rules), *extra]
         sentences = [f"- {self.words(sentence)}" for sentence in stated]
         rng.shuffle(sentences)
         return {self.page: "\n".join([f"# {rng.choice(_TITLES)}", "", *sentences]) + "\n"}
@@ -187,7 +187,7 @@ def _edit_of_lines(
     return edit(kind, symptom, path, change.old, change.new, looks=looks)
 
 
-def chosen_of(rng: random.Random, rules: Sequence[Rule]) -> dict[str, Option]:
+def draw_options(rng: random.Random, rules: Sequence[Rule]) -> dict[str, Option]:
     """Draw an option of each rule, from a generator of its own: what is drawn later does not depend on the rules."""
     own = random.Random(rng.getrandbits(64))
     return {rule.name: own.choice(rule.options) for rule in rules}
