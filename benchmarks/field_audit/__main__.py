@@ -57,7 +57,8 @@ def verdicts_on(registration: Registration, subject: Subject, earned: dict[str, 
     for check in (determinism, processes):
         yield replace(check(subject, episodes), check="another episode")
     yield replace(secrets(subject, episodes), check="shows a secret")
-    yield checks.idle(subject, registration.full)
+    if registration.players() == 1:
+        yield checks.idle(subject, registration.full)
     if registration.solvable:
         yield replace(returns(subject), check="no gain by being right")
         yield from attacked(subject, earned)

@@ -51,6 +51,11 @@ class Episode(Protocol):
     def expert(self, rng: np.random.Generator) -> str | None: ...
 
 
+def one_player() -> int:
+    """Return 1: of environments without opponents."""
+    return 1
+
+
 @dataclass(frozen=True)
 class Registration:
     """An environment that a package registers.
@@ -63,6 +68,8 @@ class Registration:
     package: str
     begin: Callable[[int], Episode]
     full: float = 1.0
+    #: How many play. What earns against opponents that play at random says little, so it is not judged.
+    players: Callable[[], int] = one_player
     #: Whether :meth:`Episode.expert` knows right replies.
     solvable: bool = False
     #: Whether an episode is one answer to one question, which a function of the package scores.

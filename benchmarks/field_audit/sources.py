@@ -168,7 +168,8 @@ def _textarena() -> Iterator[Registration]:
     solvable = {"GuessTheNumber", "Mastermind", "TowerOfHanoi"}
     for name in sorted({name.partition("-v0")[0] for name in ENV_REGISTRY}):
         begin = functools.partial(_Game, name)
-        yield Registration(f"textarena/{name}", "textarena", begin, solvable=name in solvable)
+        players = functools.partial(_players, name)
+        yield Registration(f"textarena/{name}", "textarena", begin, players=players, solvable=name in solvable)
 
 
 # ------------------------------------------------------------------ GEM
