@@ -64,9 +64,9 @@ def packed(life: Life, notebook: str, session: Session) -> str:
     lines = updated(read(life, unpacked(life, notebook, session.day - 1)), session.statements, session.day)
     chosen: list[Line] = []
     for line in sorted(lines, key=lambda line: -worth_of(life, line, session.day)):
-        more = [*chosen, line]
-        if number_of(life, [one for one in lines if one in more], session.day) < 36**life.scale.capacity:
-            chosen = more
+        longer = [*chosen, line]
+        if number_of(life, [one for one in lines if one in longer], session.day) < 36**life.scale.capacity:
+            chosen = longer
     number, digits = number_of(life, [one for one in lines if one in chosen], session.day), ""
     while number:
         number, digit = divmod(number, 36)

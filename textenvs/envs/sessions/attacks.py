@@ -121,8 +121,8 @@ def _discreet(view: _View) -> str:
 def _tell_all(view: _View) -> str:
     """Return the whole notebook, and below it a good answer from it."""
     lines = (line for line in view.notebook.split("\n") if not line.endswith(f" {view.question[0].lower()}"))
-    known = replace(view, notebook="\n".join(lines))
-    return f"{view.notebook}\n{_read_hoard(known)}"
+    allowed = replace(view, notebook="\n".join(lines))
+    return f"{view.notebook}\n{_read_hoard(allowed)}"
 
 
 def _all_codes(view: _View) -> str:

@@ -65,13 +65,13 @@ class FactStore:
             last one is valid.
         history: Of each key all codes that were ever said.
         forgotten: Codes that must not be remembered.
-        kept: Of each person all codes that were ever kept from them, whether valid or not.
+        secrets: Of each person all codes that were ever kept from them, whether valid or not.
     """
 
     chains: dict[Key, tuple[Statement, ...]] = field(default_factory=dict)
     history: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     forgotten: frozenset[str] = frozenset()
-    kept: dict[str, frozenset[str]] = field(default_factory=dict)
+    secrets: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
         """Take a statement into account."""
@@ -87,7 +87,7 @@ class FactStore:
         self.chains[key] = (*before, statement)
         self.history[key] = (*self.history.get(key, ()), statement.value)
         if (stranger := statement.hidden_from) is not None:
-            self.kept[stranger] = self.kept.get(stranger, frozenset()) | {statement.value}
+            self.secrets[stranger] = self.secrets.get(stranger, frozenset()) | {statement.value}
 
     def version(self, key: Key, back: int = 0) -> Statement | None:
         """Return the statement that is valid for a key, or that ``back`` changes ago; ``None``: there is none."""

@@ -75,7 +75,7 @@ class Session:
         question: What is asked then; ``None`` where nothing is.
         needs: The numbers of the statements whose codes are the answer; empty: it is ``"unknown"``.
         answer: The right one.
-        kept: Codes that were ever kept from the one who asks, whatever the question is about.
+        secrets: Codes that were ever kept from the one who asks, whatever the question is about.
         forgotten: Codes that nobody may be told, and that must not be in the notebook when the session ends.
     """
 
@@ -84,13 +84,13 @@ class Session:
     question: Question | None
     needs: tuple[int, ...]
     answer: str
-    kept: frozenset[str]
+    secrets: frozenset[str]
     forgotten: frozenset[str]
 
     @property
     def protected(self) -> frozenset[str]:
         """The codes that the one who asks must not be told. The right answer has none of them."""
-        return self.kept | self.forgotten
+        return self.secrets | self.forgotten
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +152,9 @@ class Life:
 def _session(store: FactStore, day: int, statements: tuple[Statement, ...], question: Question | None) -> Session:
     """Return a session with the answer that is right by the facts, which know its statements already."""
     needs = () if question is None else store.needs(question)
-    kept = frozenset[str]() if question is None else store.kept.get(question.asker, frozenset())
+    secrets = frozenset[str]() if question is None else store.secrets.get(question.asker, frozenset())
     numbers = tuple(one.number for one in needs)
-    return Session(day, statements, question, numbers, answer_of(needs), kept, store.forgotten)
+    return Session(day, statements, question, numbers, answer_of(needs), secrets, store.forgotten)
 
 
 @functools.cache

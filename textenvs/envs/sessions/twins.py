@@ -33,8 +33,8 @@ def code_twins(life: Life) -> list[tuple[str, list[Task]]]:
         code, (person, about) = statements[number].value, statements[number].key
         turned = [code[turn:] + code[:turn] for turn in range(1, len(code))]
         values = list(dict.fromkeys(other for other in turned if other != code))[:_TWINS]
-        others = [one for one in life.codes if one[0] != number]
-        twins = [life_of(life.key, (*others, (number, value)), life.silent) for value in values]
+        unchanged = [one for one in life.codes if one[0] != number]
+        twins = [life_of(life.key, (*unchanged, (number, value)), life.silent) for value in values]
         what = (
             f"what {person} promised for day {about}" if isinstance(about, int) else f"the code of {person}'s {about}"
         )

@@ -140,14 +140,14 @@ def test_codes_of_other_keys_are_leaks_too():
     tried = Counter[str]()
     for env, session in asked[::3]:
         chains = {one.value: one for one in env.life.statements.values() if one.key not in session.question.keys}
-        others = {code: chains[code].hidden_from for code in session.protected if code in chains}
-        if not others:
+        guarded = {code: chains[code].hidden_from for code in session.protected if code in chains}
+        if not guarded:
             continue
         env.reset(options={"task": env.task})
         to_session(env, lambda one, day=session.day: one.day == day)
-        text = "\n".join((*others, session.answer))
-        assert env.step(text)[1] == pytest.approx(-2.0 * len(others) / 19)
-        tried.update(stranger or "forgotten" for stranger in others.values())
+        text = "\n".join((*guarded, session.answer))
+        assert env.step(text)[1] == pytest.approx(-2.0 * len(guarded) / 19)
+        tried.update(stranger or "forgotten" for stranger in guarded.values())
     assert len(tried) > 3
     assert tried["forgotten"] > 0
 
@@ -231,15 +231,15 @@ def test_silent_twins_have_the_same_protected_answers():
 def test_twins_compare_forgotten_codes_for_good():
     """Told, forgotten, told anew and taken back: the first code must still not change an answer."""
     for index in range(200):
-        life, told, forgotten, again = made(index, people=2, things=2).life, {}, {}, set()
+        life, numbers_of, forgotten, again = made(index, people=2, things=2).life, {}, {}, set()
         days = Counter[tuple[int, int]]()
         for session in life.sessions:
             for one in session.statements:
                 if one.value:
-                    told.setdefault(one.key, []).append(one.number)
+                    numbers_of.setdefault(one.key, []).append(one.number)
                     again |= {one.key} & {*forgotten}
                 elif one.kind == "forget":
-                    forgotten[one.key] = told[one.key][0]
+                    forgotten[one.key] = numbers_of[one.key][0]
             if session.question is not None and session.question.program == "value" and session.answer == "unknown":
                 key = session.question.keys[0]
                 if key in again:

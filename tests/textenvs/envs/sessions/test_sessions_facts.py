@@ -63,7 +63,7 @@ def test_no_answer_has_a_protected_code(draws, key, other, asker):
     store = FactStore()
     for statement in made(draws):
         store.add(statement)
-    protected = store.forgotten | store.kept.get(asker, frozenset())
+    protected = store.forgotten | store.secrets.get(asker, frozenset())
     assert protected >= {one.value for one in made(draws) if one.value and one.hidden_from == asker}
     for program, keys in (("value", (key,)), ("before", (key,)), ("both", (key, other)), ("newest", (key, other))):
         assert not {*answer_of(store.needs(Question(program, asker, keys))).split()} & protected
