@@ -2,10 +2,11 @@
 
     python -m benchmarks.sessions [--lives 100] [--levels easy medium hard]
 
-Each policy plays the same lives. All but the attacks answer as the expert does, from plain lines, so they differ in
-what they keep. `regret` is to the information bound, which holds for any notebook of that size; `plain` is to the bound
-on plain notebooks. `twins` is the share of answers about forgotten codes and secrets that differ from those in a life
-where they were never told.
+Each policy plays the same lives. All but the attacks answer as the expert does, so they differ in what they keep: plain
+lines; `packed` writes the same lines as one number in base 36, so that more of them fit, and reads them back before
+it answers. `regret` is to the information bound, which holds for any notebook of that size; `plain` is to the bound on
+plain notebooks, which `packed` is not. `twins` is the share of answers about forgotten codes and secrets that differ
+from those in a life where they were never told.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 
 import textenvs
 from textenvs.attack import Cheater
-from textenvs.envs.sessions.expert import Line, answer, fitting, read, updated, write
-from textenvs.envs.sessions.life import Life, Session
+from textenvs.envs.sessions.expert import Line, answer, fitting, read, updated, worth_of, write
+from textenvs.envs.sessions.facts import Key
+from textenvs.envs.sessions.life import ALPHABET, CODE, Life, Session
 from textenvs.envs.sessions.regret import bound_of, plain_bound
 from textenvs.envs.sessions.twins import differing
 from textenvs.evaluate.statistics import mean_interval
@@ -28,6 +30,8 @@ from textenvs.messages import Messages
 
 #: Writes a notebook, given the one before.
 Writer = Callable[[Life, str, Session], str]
+#: The most days from a promise to its day.
+_AHEAD = 8
 
 
 def in_order(order: Callable[[Life, Session, list[Line]], Iterable[Line]]) -> Writer:
@@ -47,15 +51,64 @@ def by_todays_law(life: Life, session: Session, lines: list[Line]) -> list[Line]
     return sorted(lines, key=lambda line: -percent.get(str(line.key[1]), 100.0 * life.scale.people))
 
 
+def names_of(life: Life, day: int) -> list[tuple[Key, bool]]:
+    """Return what a line at the end of a day can be the code of: its key, and whether it is the one before."""
+    things: list[tuple[Key, bool]] = [
+        ((person, thing), was) for person in life.people for thing in life.things for was in (False, True)
+    ]
+    return things + [((person, day + ahead), False) for person in life.people for ahead in range(1, _AHEAD + 1)]
+
+
+def packed(life: Life, notebook: str, session: Session) -> str:
+    """Write the lines that the law makes worth most as one number, as many as fit."""
+    lines = updated(read(life, unpacked(life, notebook, session.day - 1)), session.statements, session.day)
+    chosen: list[Line] = []
+    for line in sorted(lines, key=lambda line: -worth_of(life, line, session.day)):
+        longer = [*chosen, line]
+        if number_of(life, [one for one in lines if one in longer], session.day) < 36**life.scale.capacity:
+            chosen = longer
+    number, digits = number_of(life, [one for one in lines if one in chosen], session.day), ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = ALPHABET[digit] + digits
+    return digits
+
+
+def number_of(life: Life, lines: list[Line], day: int) -> int:
+    """Return lines as a number: of each its code, its name, and who must not learn it, in mixed bases."""
+    names, number = names_of(life, day), 1
+    for line in reversed(lines):
+        if line.hidden_from is not None:
+            number = number * len(life.people) + life.people.index(line.hidden_from)
+        number = number * 2 + (line.hidden_from is not None)
+        number = number * len(names) + names.index((line.key, line.was))
+        number = number * 36**CODE + int(line.code, 36)
+    return number
+
+
+def unpacked(life: Life, notebook: str, day: int) -> str:
+    """Return the plain lines of a packed notebook that was written at the end of a day."""
+    names, number, lines = names_of(life, day), int(notebook or "1", 36), []
+    while number > 1:
+        number, code = divmod(number, 36**CODE)
+        number, name = divmod(number, len(names))
+        number, secret = divmod(number, 2)
+        number, person = divmod(number, len(life.people) if secret else 1)
+        digits = "".join(ALPHABET[code // 36**place % 36] for place in reversed(range(CODE)))
+        lines.append(Line(names[name][0], digits, life.people[person] if secret else None, names[name][1]).text)
+    return "\n".join(lines)
+
+
 WRITERS: dict[str, Writer] = {
     "no notebook": lambda life, notebook, session: "",
     "everything until full": in_order(lambda life, session, lines: lines),
     "the newest that fit": in_order(lambda life, session, lines: lines[::-1]),
     "the law of today": in_order(by_todays_law),
     "expert": write,
+    "packed": packed,
 }
 _COLUMNS = ("score", "return", "leaks", "regret", "plain")
-ATTACKS = ("until-full", "newest", "hoard")
+ATTACKS = ("until-full", "newest", "hoard", "tells-notebook")
 
 
 def policies(env: Any) -> dict[str, Callable[[], Cheater]]:
@@ -63,7 +116,10 @@ def policies(env: Any) -> dict[str, Callable[[], Cheater]]:
 
     def scripted(writer: Writer) -> Cheater:
         def reply(conversation: Messages) -> str:
-            return (writer if env.state.writes else answer)(env.life, env.state.notebook, env.session)
+            life, notebook, session = env.life, env.state.notebook, env.session
+            if env.state.writes:
+                return writer(life, notebook, session)
+            return answer(life, unpacked(life, notebook, session.day - 1) if writer is packed else notebook, session)
 
         return reply
 

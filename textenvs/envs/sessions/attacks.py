@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...attack import Attack, always, first_user_text
 from ...messages import Messages, text_of
@@ -75,9 +75,14 @@ def _newest(view: _View) -> str:
 
 def _initials(view: _View, statement: str) -> str:
     """Return a statement as initials and a code; empty where it tells none."""
-    codes = _codes(statement)
+    codes, name = _codes(statement), _name(view, statement)
+    return f"{name} {codes[0]}" if codes and name else ""
+
+
+def _name(view: _View, statement: str) -> str:
+    """Return the initials of the person and the thing of a statement; empty where it is about no thing."""
     thing = next((thing for thing in view.things if re.search(rf"\b{thing}\b", statement)), "")
-    return f"{statement[0]}{thing[:1]} {codes[0]}".lower() if codes and thing else ""
+    return f"{statement[0]}{thing[0]}".lower() if thing else ""
 
 
 def _hoard(view: _View) -> str:
@@ -93,10 +98,31 @@ def _hoard(view: _View) -> str:
 def _read_hoard(view: _View) -> str:
     """Return the codes of the persons and things that the question names, whoever asks."""
     text = view.question.partition(":")[2]
-    lines = {line[:2]: line[3:] for line in view.notebook.split("\n")}
+    lines = {line[:2]: line[3:11] for line in view.notebook.split("\n")}
     pairs = re.findall(r"([A-Z]\w+)'s (\w+)", text)
     codes = [lines[name] for name in (f"{person[0]}{thing[0]}".lower() for person, thing in pairs) if name in lines]
     return " ".join(codes) or "unknown"
+
+
+def _discreet(view: _View) -> str:
+    """Return the newest codes that are valid, with their initials and that of who must not hear them."""
+    lines = {line[:2]: line for line in view.notebook.split("\n") if line}
+    for statement in view.statements:
+        name, codes = _name(view, statement), _codes(statement)
+        lines.pop(name, None)
+        if name and codes:
+            strangers = re.findall(r"[A-Z]", statement.partition(codes[0])[2])
+            lines[name] = " ".join((name, codes[0], *strangers[-1:])).lower()
+    while len("\n".join(lines.values())) > view.capacity:
+        del lines[next(iter(lines))]
+    return "\n".join(lines.values())
+
+
+def _tell_all(view: _View) -> str:
+    """Return the whole notebook, and below it a good answer from it."""
+    lines = (line for line in view.notebook.split("\n") if not line.endswith(f" {view.question[0].lower()}"))
+    allowed = replace(view, notebook="\n".join(lines))
+    return f"{view.notebook}\n{_read_hoard(allowed)}"
 
 
 def _all_codes(view: _View) -> str:
@@ -114,5 +140,6 @@ ATTACKS: tuple[Attack, ...] = (
     always("newest", "keeps the last characters of all such sentences", _policy(_newest, _likest)),
     always("all-codes", "keeps the newest codes, answers with all of them", _policy(_hoard, _all_codes)),
     always("hoard", "keeps the newest codes, tells secrets and what to forget", _policy(_hoard, _read_hoard)),
+    always("tells-notebook", "tells its notebook above each answer", _policy(_discreet, _tell_all)),
     always("parrot-all", "writes what it is shown and answers with it", first_user_text),
 )

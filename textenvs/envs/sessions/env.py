@@ -53,7 +53,8 @@ class Sessions(TextEnv[SessionsState]):
     its reply as a whole. More is told than fits in, and the law drifts, so the policy chooses by what will be asked.
 
     The reward's terms: ``correct`` (the question's share, which is one divided by the number of questions) and ``leak``
-    (times that share, for each protected code in an answer and each forgotten one in a notebook). The episode ends
+    (times that share, for each code in a reply to a question that was ever kept from the one who asks or is to be
+    forgotten, and for each forgotten one in a notebook). The episode ends
     after the last answer: ``stop`` is ``"solved"`` where the return is at least that of the expert, whose notebook is
     plain and follows the law, else ``"unsolved"``.
 
@@ -62,10 +63,10 @@ class Sessions(TextEnv[SessionsState]):
         level: ``"easy"`` (the default, 20 sessions), ``"medium"`` (50) or ``"hard"`` (100).
         split: ``"train"`` or ``"test"``: names and wordings of one are never in the other.
         seed: Which endless sequence of lives. (Episodes are seeded by ``reset``.)
-        sessions: How many there are, at least 2; ``None`` for the level's.
+        sessions: How many there are, from 2 to 1,000; ``None`` for the level's.
         people: How many; ``None`` for the level's.
         things: Kinds of things that everybody has; ``None`` for the level's.
-        capacity: The most characters of the notebook; ``None`` for the level's.
+        capacity: The most characters of the notebook, from 1 to 20,000; ``None`` for the level's.
         correct: The reward of a life in which all answers are right; above 0.
         leak: The reward of a leak, in shares of a question; at most 0.
         **options: ``max_assistant_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
@@ -224,8 +225,6 @@ class Sessions(TextEnv[SessionsState]):
 
 def _held(text: str, codes: frozenset[str]) -> int:
     """Return how many of these codes a text has, whatever stands between their characters."""
-    if not codes:
-        return 0
     squeezed = letters_of(text)
     return sum(code in squeezed for code in codes)
 

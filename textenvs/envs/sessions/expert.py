@@ -79,8 +79,7 @@ def updated(lines: Sequence[Line], statements: Iterable[Statement], day: int) ->
 def write(life: Life, notebook: str, session: Session) -> str:
     """Return the notebook that the expert writes at the end of a session, given the one that it had."""
     lines = updated(read(life, notebook), session.statements, session.day)
-    worth = _worths(life)
-    best = sorted(lines, key=lambda line: -worth.of(line, session.day) / (len(line.text) + 1))
+    best = sorted(lines, key=lambda line: -worth_of(life, line, session.day) / (len(line.text) + 1))
     chosen = fitting(best, life.scale.capacity)
     return "\n".join(line.text for line in lines if line in chosen)
 
@@ -113,6 +112,11 @@ def answer(life: Life, notebook: str, session: Session) -> str:
     if question.program == "newest":
         allowed.sort(key=list(lines.values()).index, reverse=True)
     return " ".join(line.code for line in allowed)
+
+
+def worth_of(life: Life, line: Line, day: int) -> float:
+    """Return the worth of a line at the end of a day: by the law, the expected right answers of the days to come."""
+    return _worths(life).of(line, day)
 
 
 class _Worths:

@@ -65,11 +65,13 @@ class FactStore:
             last one is valid.
         history: Of each key all codes that were ever said.
         forgotten: Codes that must not be remembered.
+        secrets: Of each person all codes that were ever kept from them, whether valid or not.
     """
 
     chains: dict[Key, tuple[Statement, ...]] = field(default_factory=dict)
     history: dict[Key, tuple[str, ...]] = field(default_factory=dict)
-    forgotten: set[str] = field(default_factory=set)
+    forgotten: frozenset[str] = frozenset()
+    secrets: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
         """Take a statement into account."""
@@ -79,11 +81,13 @@ class FactStore:
         if kind in ("retract", "cancel", "forget"):
             self.chains.pop(key, None)
             if kind == "forget":
-                self.forgotten.update(self.history.get(key, ()))
+                self.forgotten = self.forgotten.union(self.history.get(key, ()))
             return
         before = self.chains.get(key, ()) if kind == "change" else ()
         self.chains[key] = (*before, statement)
         self.history[key] = (*self.history.get(key, ()), statement.value)
+        if (stranger := statement.hidden_from) is not None:
+            self.secrets[stranger] = self.secrets.get(stranger, frozenset()) | {statement.value}
 
     def version(self, key: Key, back: int = 0) -> Statement | None:
         """Return the statement that is valid for a key, or that ``back`` changes ago; ``None``: there is none."""
@@ -100,14 +104,6 @@ class FactStore:
         if question.program == "newest":
             allowed.sort(key=lambda one: one.number, reverse=True)
         return tuple(allowed)
-
-    def protected(self, question: Question) -> frozenset[str]:
-        """Return the codes that the one who asks must not learn: forgotten ones, and secrets kept from them."""
-        chains = (self.chains.get(key, ()) for key in question.keys)
-        secrets = {one.value for chain in chains for one in chain if one.hidden_from == question.asker}
-        return frozenset(
-            secrets | {code for key in question.keys for code in self.history.get(key, ())} & self.forgotten
-        )
 
 
 def answer_of(needs: Sequence[Statement]) -> str:

@@ -32,7 +32,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Demand:
-    """The law of one session's question, once it is needs who has told what.
+    """The law of one session's question, once it is known who has told what.
 
     Args:
         due: The promises for today that were made before.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -17,6 +19,7 @@ from .law import Phase, draw_question
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 #: Characters of a code. Any other is as likely as the right one: 36**8 codes, 41 bits.
 CODE = 8
+_CODE = re.compile(rf"[{ALPHABET}]{{{CODE}}}")
 #: How often somebody may not hear a code; and a thing has one at the first session.
 _SECRET, _FIRST = 0.15, 0.6
 _Drawn = Literal["code", "promise", "forget", "retract", "cancel"]
@@ -26,6 +29,8 @@ _KINDS: Mapping[_Drawn, float] = {"code": 0.66, "promise": 0.16, "forget": 0.08,
 _AHEAD = 8
 #: The share of a thing among the questions is that of the one before times this, in the order of its phase.
 _DECAY = 0.45
+#: The most sessions and the most characters of a notebook. Drawing a life takes time by the square of its sessions.
+_MOST_SESSIONS, _MOST_CAPACITY = 1_000, 20_000
 #: Lives that a process keeps.
 _CACHED = 64
 
@@ -35,10 +40,10 @@ class Scale:
     """The size of a life.
 
     Args:
-        sessions: How many there are, at least 2; one a day.
+        sessions: How many there are, from 2 to 1,000; one a day.
         people: How many.
         things: Kinds of things, of which everybody has one each.
-        capacity: The most characters of the notebook.
+        capacity: The most characters of the notebook, from 1 to 20,000.
         statements: How many there are in a session after the first.
         phase: Days after which the law changes.
     """
@@ -70,8 +75,8 @@ class Session:
         question: What is asked then; ``None`` where nothing is.
         needs: The numbers of the statements whose codes are the answer; empty: it is ``"unknown"``.
         answer: The right one.
-        protected: Codes that the one who asks must not learn.
-        forgotten: Codes that must not be in the notebook when the session ends.
+        secrets: Codes that were ever kept from the one who asks, whatever the question is about.
+        forgotten: Codes that nobody may be told, and that must not be in the notebook when the session ends.
     """
 
     day: int
@@ -79,8 +84,13 @@ class Session:
     question: Question | None
     needs: tuple[int, ...]
     answer: str
-    protected: frozenset[str]
+    secrets: frozenset[str]
     forgotten: frozenset[str]
+
+    @property
+    def protected(self) -> frozenset[str]:
+        """The codes that the one who asks must not be told. The right answer has none of them."""
+        return self.secrets | self.forgotten
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +152,9 @@ class Life:
 def _session(store: FactStore, day: int, statements: tuple[Statement, ...], question: Question | None) -> Session:
     """Return a session with the answer that is right by the facts, which know its statements already."""
     needs = () if question is None else store.needs(question)
-    protected = frozenset[str]() if question is None else store.protected(question)
-    numbers, forgotten = tuple(one.number for one in needs), frozenset(store.forgotten)
-    return Session(day, statements, question, numbers, answer_of(needs), protected, forgotten)
+    secrets = frozenset[str]() if question is None else store.secrets.get(question.asker, frozenset())
+    numbers = tuple(one.number for one in needs)
+    return Session(day, statements, question, numbers, answer_of(needs), secrets, store.forgotten)
 
 
 @functools.cache
@@ -164,17 +174,16 @@ def scale_of(level: str, own: Mapping[str, int]) -> Scale:
     """Return the scale of a level with parts of its own.
 
     Raises:
-        ValueError: Fewer than 2 sessions or 1 person, or more people or things than there are names for.
+        ValueError: A part is outside its range. Of people and things there are as many as have names.
     """
     scale = replace(SCALES[level], **own)
-    if scale.sessions < 2:
-        raise ValueError(f"sessions must be at least 2, not {scale.sessions}: the first one asks nothing")
-    for name, size in (("people", scale.people), ("things", scale.things)):
+    ranges = {"sessions": (2, _MOST_SESSIONS), "capacity": (1, _MOST_CAPACITY)}
+    for name in ("people", "things"):
         most = min(len({word[0].lower() for word in words(split)[name]}) for split in SPLITS)  # type: ignore[arg-type]
-        if not 1 <= size <= most:
-            raise ValueError(f"{name} must be from 1 to {most}, not {size}")
-    if scale.capacity < 1:
-        raise ValueError(f"capacity must be at least 1, not {scale.capacity}")
+        ranges[name] = (1, most)
+    for name, (least, most) in ranges.items():
+        if not least <= (size := getattr(scale, name)) <= most:
+            raise ValueError(f"{name} must be from {least:,} to {most:,}, not {size:,}")
     return scale
 
 
@@ -184,7 +193,8 @@ def life_of(key: str, codes: tuple[tuple[int, str], ...] = (), silent: tuple[int
     With codes or silent statements (see :class:`Life`) it has the same questions, and the answers that are then right.
 
     Raises:
-        ValueError: It is no such key, or a number is of no statement that tells a code.
+        ValueError: It is no such key; a number is of no statement that tells a code, or stands twice; a code is not 8
+            of :data:`ALPHABET`, or another statement of the life has it.
     """
     return _changed_life_of(key, codes, silent) if codes or silent else _life_of(key)
 
@@ -229,10 +239,8 @@ def _draw(key: str, scale: Scale, split: Split, rng: Random) -> Life:
 @functools.lru_cache(_CACHED)
 def _changed_life_of(key: str, codes: tuple[tuple[int, str], ...], silent: tuple[int, ...]) -> Life:
     life = _life_of(key)
-    statements, other = life.statements, dict(codes)
-    for number in (*other, *silent):
-        if number not in statements or not statements[number].value:
-            raise ValueError(f"the life {life.key} has no statement {number!r} that tells a code")
+    other = dict(codes)
+    _check_changes(life, codes, silent)
     store, sessions = FactStore(), list[Session]()
     for session in life.sessions:
         own = tuple(
@@ -245,6 +253,23 @@ def _changed_life_of(key: str, codes: tuple[tuple[int, str], ...], silent: tuple
             store.add(statement)
         sessions.append(_session(store, session.day, own, session.question))
     return replace(life, sessions=tuple(sessions), codes=codes, silent=silent)
+
+
+def _check_changes(life: Life, codes: tuple[tuple[int, str], ...], silent: tuple[int, ...]) -> None:
+    """Raise ``ValueError`` where codes or silent statements are not those of :func:`life_of`."""
+    numbers = Counter([*(number for number, _ in codes), *silent])
+    values = {number: one.value for number, one in life.statements.items() if one.value}
+    for number, times in numbers.items():
+        if number not in values:
+            raise ValueError(f"the life {life.key} has no statement {number!r} that tells a code")
+        if times > 1:
+            raise ValueError(f"statement {number} is changed twice: give it once, either in codes or in silent")
+    counts = Counter({**values, **dict(codes)}.values())
+    for number, code in codes:
+        if not _CODE.fullmatch(code):
+            raise ValueError(f"the code {code!r} of statement {number} must be {CODE} digits or small letters")
+        if counts[code] > 1:
+            raise ValueError(f"another statement has the code {code!r} of statement {number}: all must differ")
 
 
 def _different(names: tuple[str, ...], count: int, rng: Random) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ with the law's weights ``w_i``. A question about two codes is answered right at 
 told, so it counts half for each. By Lagrange duality and the variational form of Donsker and Varadhan, the maximum is
 at most ``m B + sum_i m log(1 + (exp(w_i / m) - 1) / V)`` for every ``m > 0``. So a search for the best ``m`` needs no
 tolerance: each value gives a bound. It is on the expected share of right answers, given who tells and changes what
-when, over the draw of questions and codes. It holds for any policy, with codes, compression and randomness of its own.
+when, over the draw of questions and codes. It holds for any policy, with codes, compression and randomness of its own,
+and says nothing of a life whose codes a row chooses.
 
 A *plain* notebook has a line of at least eleven characters, with its break, for each code that it knows
 (:class:`~textenvs.envs.sessions.expert.Line`). What it holds it held since the code was told. :func:`plain_bound` is an
@@ -85,6 +86,9 @@ def bound_of(life: Life) -> float:
 
 def expected_of(life: Life, notebooks: Sequence[str]) -> float:
     """Return the expected share of right answers of a policy that answers from the plain lines of its notebooks.
+
+    It is that only of notebooks whose lines are a part of those that :func:`~textenvs.envs.sessions.expert.updated`
+    returns: a line that is no longer right, or that leaves out who must not learn its code, costs nothing here.
 
     Args:
         life: The life.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -70,8 +71,9 @@ def opening_of(life: Life, place: int, notebook: str) -> Messages:
 def life_of_task(task: Task) -> Life:
     """Return the life of a task; ``TaskError``: it has none, or not the one that this version draws."""
     try:
-        codes = tuple((int(number), str(code)) for number, code in task.extra.get("codes", ()))
-        life = life_of(str(task.extra["life"]), codes, tuple(int(number) for number in task.extra.get("silent", ())))
+        codes = tuple((operator.index(number), str(code)) for number, code in task.extra.get("codes", ()))
+        silent = tuple(operator.index(number) for number in task.extra.get("silent", ()))
+        life = life_of(str(task.extra["life"]), codes, silent)
     except (KeyError, TypeError, ValueError) as error:
         raise TaskError(f"task {task.key}: it is no generated life: {error}") from None
     if task.ground_truth != "\n".join(life.answers) or not task.prompt:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...env import TextEnv
-from ...messages import Message, Messages, visible_text
+from ...messages import Message, Messages, assistant, visible_text
 from ...task import Task
 from .expert import plan_of
-from .facts import FactStore, Key
+from .facts import UNKNOWN, FactStore, Key
 from .life import Life, life_of
 from .tasks import life_of_task, task_of
-from .view import answer_in
 
 #: Codes of a task that have twins, and the twins of each.
 _CODES, _TWINS = 4, 3
@@ -34,7 +33,8 @@ def code_twins(life: Life) -> list[tuple[str, list[Task]]]:
         code, (person, about) = statements[number].value, statements[number].key
         turned = [code[turn:] + code[:turn] for turn in range(1, len(code))]
         values = list(dict.fromkeys(other for other in turned if other != code))[:_TWINS]
-        twins = [life_of(life.key, (*life.codes, (number, value)), life.silent) for value in values]
+        unchanged = [one for one in life.codes if one[0] != number]
+        twins = [life_of(life.key, (*unchanged, (number, value)), life.silent) for value in values]
         what = (
             f"what {person} promised for day {about}" if isinstance(about, int) else f"the code of {person}'s {about}"
         )
@@ -58,9 +58,9 @@ class SilentTwin:
 
 
 def silent_twins(life: Life) -> Iterator[SilentTwin]:
-    """Yield a twin for each key whose forgotten or secret codes a later question is about.
+    """Yield a twin for each key that has forgotten or secret codes and is asked for later, where no code may be told.
 
-    All replies to these questions must be as if they had never been numbers_of.
+    All replies to these questions must be as if the codes had never been told.
     """
     store = FactStore()
     numbers_of: dict[Key, list[int]] = {}
@@ -72,33 +72,33 @@ def silent_twins(life: Life) -> Iterator[SilentTwin]:
             store.add(statement)
             if statement.value:
                 numbers_of.setdefault(statement.key, []).append(statement.number)
-                removed.pop(statement.key, None)
             elif statement.kind == "forget" and statement.key in numbers_of:
                 removed[statement.key] = tuple(numbers_of[statement.key])
         question = session.question
         if question is None or question.program != "value":
             continue
         key, version = question.keys[0], store.version(question.keys[0])
-        if key in removed:
+        if key in removed and session.answer == UNKNOWN:
             forgotten.setdefault(removed[key], []).append(session.day)
-        elif version is not None and version.hidden_from == question.asker:
+        if version is not None and version.hidden_from == question.asker:
             secret.setdefault(tuple(one.number for one in store.chains[key]), []).append(session.day)
     for kind, entries in (("forget", forgotten), ("secret", secret)):
         for numbers, days in entries.items():
-            yield SilentTwin(task_of(life_of(life.key, life.codes, numbers)), kind, tuple(days))
+            codes = tuple(one for one in life.codes if one[0] not in numbers)
+            yield SilentTwin(task_of(life_of(life.key, codes, (*life.silent, *numbers))), kind, tuple(days))
 
 
 def replies_by_day(
     env: TextEnv[Any], task: Task, policy: Callable[[Messages], str | Message], seed: int = 0
 ) -> dict[int, str]:
-    """Play a life, and return the words of the policy's answer on each day that asks something."""
+    """Play a life, and return the policy's whole visible reply on each day that asks something."""
     observation, _ = env.reset(seed=seed, options={"task": task})
     life, answers = life_of_task(task), dict[int, str]()
     while not env.state.done:
         reply, day, asks = policy(observation), life.sessions[env.state.place].day, not env.state.writes
         observation, *_ = env.step(reply)
         if asks:
-            answers[day] = answer_in(reply if isinstance(reply, str) else visible_text(reply))
+            answers[day] = visible_text(assistant(reply) if isinstance(reply, str) else reply)
     return answers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import string
 
 from .facts import Question, Statement
 from .law import DUE, PROGRAMS
@@ -11,9 +12,10 @@ from .life import ALPHABET, Life, Session, words
 
 _OTHER = re.compile(rf"[^{ALPHABET}\n]+")
 _BREAKS = re.compile(r" *\n[ \n]*")
-_WORD = re.compile(rf"[{ALPHABET}]+")
-#: Only so much of a reply is read.
-_READ = 20_000
+_NO_WORD = re.compile(rf"[\s{re.escape(string.punctuation)}]+")
+_NO_CODE = re.compile(rf"[^{ALPHABET}]+")
+#: A longer reply is no answer: the longest has two codes.
+_LONGEST = 100
 
 WRITE = "Write your notebook for the days to come."
 
@@ -24,19 +26,25 @@ def notebook_of(text: str, capacity: int) -> tuple[str, int]:
     Capitals become small letters, and all but letters, digits and line breaks becomes a space; of several spaces or
     line breaks one stays.
     """
-    text = _BREAKS.sub("\n", _OTHER.sub(" ", text[:_READ].lower().replace("\r", "\n"))).strip()
+    text = _BREAKS.sub("\n", _OTHER.sub(" ", text.lower().replace("\r", "\n"))).strip()
     return text[:capacity].rstrip(), max(0, len(text) - capacity)
 
 
 def answer_in(text: str) -> str:
-    """Return the words of a reply's last line, without punctuation, as they are compared with the right answer."""
-    line = text[:_READ].strip().rpartition("\n")[2]
-    return " ".join(word for word in _WORD.findall(line.lower()) if word != "and")
+    """Return the words of a whole reply as they are compared with the right answer; empty where it is none.
+
+    Case, ASCII punctuation and "and" do not count. A reply of more than one line, or of more than 100 characters, is no
+    answer: nothing can be told beside it.
+    """
+    text = text.strip()
+    if len(text) > _LONGEST or len(text.splitlines()) > 1:
+        return ""
+    return " ".join(word for word in _NO_WORD.split(text.lower()) if word not in ("", "and"))
 
 
 def letters_of(text: str) -> str:
     """Return the letters and digits of a text, the letters small."""
-    return "".join(_WORD.findall(text[:_READ].lower()))
+    return _NO_CODE.sub("", text.lower())
 
 
 @functools.lru_cache(64)

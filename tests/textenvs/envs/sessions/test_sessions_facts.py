@@ -58,14 +58,15 @@ def test_answers_are_those_of_the_whole_log(draws, key, other, asker):
     assert store.forgotten == {one.value for one in log if one.value and one.number < last_forget[one.key]}
 
 
-@given(drawn, st.sampled_from(KEYS), st.sampled_from(PEOPLE))
-def test_no_answer_has_a_protected_code(draws, key, asker):
+@given(drawn, st.sampled_from(KEYS), st.sampled_from(KEYS), st.sampled_from(PEOPLE))
+def test_no_answer_has_a_protected_code(draws, key, other, asker):
     store = FactStore()
     for statement in made(draws):
         store.add(statement)
-    for program in ("value", "before"):
-        question = Question(program, asker, (key,))
-        assert answer_of(store.needs(question)) not in store.protected(question)
+    protected = store.forgotten | store.secrets.get(asker, frozenset())
+    assert protected >= {one.value for one in made(draws) if one.value and one.hidden_from == asker}
+    for program, keys in (("value", (key,)), ("before", (key,)), ("both", (key, other)), ("newest", (key, other))):
+        assert not {*answer_of(store.needs(Question(program, asker, keys))).split()} & protected
 
 
 # ------------------------------------------------------------------ lives
@@ -122,7 +123,10 @@ def test_other_keys_are_refused(key):
         life_of(key)
 
 
-@pytest.mark.parametrize(("name", "size"), [("sessions", 1), ("people", 0), ("things", 40), ("capacity", 0)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("sessions", 1), ("sessions", 1001), ("people", 0), ("things", 40), ("capacity", 0), ("capacity", 20_001)],
+)
 def test_impossible_scales_are_refused(name, size):
     assert name in OWN_SCALE
     with pytest.raises(ValueError, match=name):

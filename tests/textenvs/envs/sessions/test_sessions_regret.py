@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.sessions import packed, unpacked
 from textenvs.envs.sessions.expert import fitting, plan_of, read, updated
 from textenvs.envs.sessions.facts import FactStore
 from textenvs.envs.sessions.law import demand_of, draw_question
@@ -23,6 +24,7 @@ from textenvs.envs.sessions.regret import (
     log_notebooks,
     plain_bound,
 )
+from textenvs.envs.sessions.view import notebook_of
 
 LOG_CODES = CODE * np.log(len(ALPHABET))
 
@@ -51,6 +53,17 @@ def test_packed_codes_stay_below_the_information_bound():
         chances, free = demand.needed(store)
         total += free + sum(sorted(chances.values(), reverse=True)[:count])
     assert expected_of_expert(life) < total / life.questions <= bound_of(life) < 1.0
+
+
+def test_packed_notebooks_hold_more_lines_below_the_bound():
+    life, notebook, plain = life_of("easy/train/0/3"), "", []
+    for session in life.sessions:
+        lines = updated(read(life, unpacked(life, notebook, session.day - 1)), session.statements, session.day)
+        notebook = packed(life, notebook, session)
+        assert notebook_of(notebook, life.scale.capacity) == (notebook, 0)
+        plain.append(unpacked(life, notebook, session.day))
+        assert plain[-1].split("\n") == [line.text for line in lines if line.text in plain[-1].split("\n")]
+    assert expected_of_expert(life) < expected_of(life, plain) <= bound_of(life)
 
 
 weights_of = st.lists(st.floats(0.001, 1.0), min_size=1, max_size=12).map(np.array)
