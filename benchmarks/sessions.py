@@ -169,7 +169,8 @@ def main() -> None:
                 _cell(column, interval=title in ("score", "regret"))
                 for title, column in zip(_COLUMNS, means, strict=True)
             ]
-            print(f"| {name} | {' | '.join(cells)} | {sum(differ) / max(1, sum(compared)):.2f} |", flush=True)
+            twins = f"{sum(differ) / sum(compared):.2f}" if sum(compared) else "-"
+            print(f"| {name} | {' | '.join(cells)} | {twins} |", flush=True)
 
 
 def _cell(values: list[float], interval: bool) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 from ...attack import Attack, always, first_user_text
 from ...messages import Messages, text_of
+from .life import CODE
+from .view import WRITE
 
 _CAPACITY = re.compile(r"at most (\d+) characters")
-_CODE = re.compile(r"\b[0-9a-z]{8}\b")
+_CODE = re.compile(rf"\b[0-9a-z]{{{CODE}}}\b")
 _DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"\w+")
 _LAW = re.compile(r"^days \d+ to \d+: (.*)$", re.MULTILINE)
-_WRITE = "Write your notebook for the days to come."
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,13 @@ def _view(conversation: Messages) -> _View:
     text = first_user_text(conversation)
     head, _, session = text.partition("\nYour notebook:\n")
     notebook, _, rest = session.rpartition("\n\n")
-    *statements, last = rest.split("\n") or [""]
-    things = [part.rpartition(" ")[0] for part in (_LAW.search(text) or ["", ""])[1].split(", ")]
-    capacity = int((_CAPACITY.search(head) or ["", "0"])[1])
-    writes = text_of(conversation[-1]).endswith(_WRITE)
+    *statements, last = rest.split("\n")
+    law, characters = _LAW.search(text), _CAPACITY.search(head)
+    assert law is not None, "the rules state the law"
+    assert characters is not None, "the rules state the capacity"
+    things = [part.rpartition(" ")[0] for part in law[1].split(", ")]
+    capacity = int(characters[1])
+    writes = text_of(conversation[-1]).endswith(WRITE)
     notebook_text = "" if notebook == "(empty)" else notebook
     return _View(capacity, tuple(things), notebook_text, tuple(statements), "" if writes else last)
 

@@ -23,9 +23,9 @@ from .tasks import LEVELS, Level, SessionTasks, life_of_task, opening_of
 from .twins import code_twins
 from .view import WRITE, answer_in, letters_of, notebook_of, question_text
 
-#: Questions to come that a teacher is told.
-_TOLD = 5
-#: How often a careless reply answers without a look at the notebook.
+#: Questions to come that a teacher is shown as the goal.
+_GOAL_QUESTIONS = 5
+#: How often a careless reply ignores the question and gives a random code of the notebook.
 _CARELESS = 0.6
 
 
@@ -213,7 +213,7 @@ class Sessions(TextEnv[SessionsState]):
         if kind == "answer":
             return None if self.state.writes else self.session.answer
         if kind == "goal":
-            coming = self.life.sessions[self.state.place + 1 :][:_TOLD]
+            coming = self.life.sessions[self.state.place + 1 :][:_GOAL_QUESTIONS]
             lines = [
                 f"Day {one.day}: {question_text(self.life, one.question)}" for one in coming if one.question is not None
             ]

@@ -64,10 +64,10 @@ def updated(lines: Sequence[Line], statements: Iterable[Statement], day: int) ->
     """Return the lines that are right after what was said on a day, in the order in which their codes were told."""
     current = {(line.key, line.was): line for line in lines if isinstance(line.key[1], str) or line.key[1] > day}
     for statement in statements:
-        key = statement.key
-        old = current.pop((key, False), None)
         if statement.kind == "nothing":
             continue
+        key = statement.key
+        old = current.pop((key, False), None)
         current.pop((key, True), None)
         if statement.kind == "change" and old is not None:
             current[key, True] = replace(old, was=True)
@@ -123,7 +123,7 @@ class _Worths:
     """The worth of lines by the law: the expected right answers of the days to come."""
 
     def __init__(self, life: Life) -> None:
-        later = _HORIZON * (1.0 - life.pace)
+        later = _HORIZON * (1.0 - life.turnover)
         #: By day, and by thing: the worth of one person's code at the end of that day.
         self.after = [dict.fromkeys(life.things, 0.0)]
         for day in range(life.scale.sessions, 0, -1):

@@ -39,13 +39,13 @@ class Demand:
         values: Of each thing of a person that was told before, the weight of a question about its code; they sum to 1.
             Empty, if nothing was told before.
         pairs: Of each that has a code which all may hear, its weight in questions about two of them; they sum to 1.
-        befores: Of each whose last change can be asked about, the weight of such a question.
+        previous: Of each whose last change can be asked about, the weight of such a question.
     """
 
     due: tuple[Key, ...]
     values: Mapping[Key, float]
     pairs: Mapping[Key, float]
-    befores: Mapping[Key, float]
+    previous: Mapping[Key, float]
 
     @property
     def shares(self) -> dict[str, float]:
@@ -55,7 +55,7 @@ class Demand:
         due = DUE if self.due else 0.0
         shares = {
             "both": PROGRAMS["both"] if len(self.pairs) > 1 else 0.0,
-            "before": PROGRAMS["before"] if self.befores else 0.0,
+            "before": PROGRAMS["before"] if self.previous else 0.0,
         }
         shares["value"] = 1.0 - sum(shares.values())
         return {"due": due, **{name: (1.0 - due) * share for name, share in shares.items()}}
@@ -65,7 +65,7 @@ class Demand:
 
         A question that needs two counts half for either. All sums to 1, if there is a question.
         """
-        chances, free = self._of_one(store)
+        chances, unknown = self._of_one(store)
         if both := self.shares.get("both"):
             odds = {key: weight / (1.0 - weight) for key, weight in self.pairs.items()}
             total = sum(odds.values())
@@ -73,15 +73,15 @@ class Demand:
                 number = store.chains[key][-1].number
                 second = weight * (total - odds[key])
                 chances[number] = chances.get(number, 0.0) + both * (weight + second) / 2.0
-        return chances, free
+        return chances, unknown
 
     def expected(self, store: FactStore, remembered: Collection[int]) -> float:
         """Return how likely the answer is right, of who knows the codes of these statements and nothing else.
 
         Where it knows none it says so, and is right where there is none to be told.
         """
-        chances, free = self._of_one(store)
-        right = free + sum(chance for number, chance in chances.items() if number in remembered)
+        chances, unknown = self._of_one(store)
+        right = unknown + sum(chance for number, chance in chances.items() if number in remembered)
         if both := self.shares.get("both"):
             weights = [weight for key, weight in self.pairs.items() if store.chains[key][-1].number in remembered]
             total = sum(weights)
@@ -91,17 +91,17 @@ class Demand:
     def _of_one(self, store: FactStore) -> tuple[dict[int, float], float]:
         """Return what :meth:`needed` does, of the questions about one code."""
         chances: dict[int, float] = {}
-        free, shares = 0.0, self.shares
+        unknown, shares = 0.0, self.shares
         parts = [(key, 0, shares["due"] / len(self.due)) for key in self.due]
         parts += [(key, 0, shares["value"] * weight) for key, weight in self.values.items()]
-        parts += [(key, 1, shares["before"] * weight) for key, weight in self.befores.items()]
+        parts += [(key, 1, shares["before"] * weight) for key, weight in self.previous.items()]
         for key, back, chance in parts:
             version = store.version(key, back)
             needs = 0.0 if version is None else chance if version.hidden_from is None else chance * (1.0 - INTRUDES)
-            free += chance - needs
+            unknown += chance - needs
             if version is not None:
                 chances[version.number] = chances.get(version.number, 0.0) + needs
-        return chances, free
+        return chances, unknown
 
 
 def demand_of(store: FactStore, phase: Phase, day: int, stated: Collection[Key]) -> Demand:
@@ -118,8 +118,8 @@ def demand_of(store: FactStore, phase: Phase, day: int, stated: Collection[Key])
     total = sum(present.values())
     values = {key: present[thing] / total / len(keys) for thing, keys in things.items() for key in keys}
     pairs = {key: weight for key, weight in values.items() if _is_public(store.version(key))}
-    befores = {key: weight for key, weight in values.items() if _is_public(store.version(key, 1))}
-    return Demand(due, values, _normalised(pairs), _normalised(befores))
+    previous = {key: weight for key, weight in values.items() if _is_public(store.version(key, 1))}
+    return Demand(due, values, _normalised(pairs), _normalised(previous))
 
 
 def draw_question(

@@ -135,8 +135,8 @@ class Life:
         return tuple(session.answer for session in self.sessions if session.question is not None)
 
     @property
-    def pace(self) -> float:
-        """The share of codes that is replaced or taken back in a day."""
+    def turnover(self) -> float:
+        """About the share of codes that a day replaces or takes back: a thing's first code counts as if it did."""
         rate = sum(_KINDS[kind] for kind in ("code", "forget", "retract"))
         return min(0.5, self.scale.statements * rate / (self.scale.people * self.scale.things))
 

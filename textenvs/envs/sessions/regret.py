@@ -79,8 +79,8 @@ def bound_of(life: Life) -> float:
     """Return an upper bound on the expected share of right answers of any policy in a life."""
     log_count, total = log_notebooks(life.scale.capacity), 0.0
     for _, store, demand in demands(life):
-        chances, free = demand.needed(store)
-        total += free + best_share(np.array([*chances.values()]), log_count)
+        chances, unknown = demand.needed(store)
+        total += unknown + best_share(np.array([*chances.values()]), log_count)
     return total / max(1, life.questions)
 
 
@@ -112,10 +112,10 @@ def plain_bound(life: Life) -> float:
     """Return an upper bound on the expected share of right answers of any plain notebook in a life."""
     sessions, statements = len(life.sessions), life.statements
     weights = np.zeros((len(statements), sessions))
-    free = 0.0
+    unknown = 0.0
     for session, store, demand in demands(life):
         chances, nothing = demand.needed(store)
-        free += nothing
+        unknown += nothing
         weights[list(chances), session.day - 1] += list(chances.values())
     since = {one.number: place for place, session in enumerate(life.sessions) for one in session.statements}
     needed = np.flatnonzero(weights.sum(1) > 0.0)
@@ -132,7 +132,7 @@ def plain_bound(life: Life) -> float:
         held = after & (days <= last[:, None]) & (gains.max(1) > 0.0)[:, None]
         slope = (held * sizes).sum(0) / room - 1.0
         prices = np.maximum(0.0, prices + _STEP / np.sqrt(1.0 + step) * slope)
-    return (free + best) / max(1, life.questions)
+    return (unknown + best) / max(1, life.questions)
 
 
 def line_size(statement: Statement) -> int:
