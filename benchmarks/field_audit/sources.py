@@ -26,6 +26,7 @@ _QUESTIONS = 1_000_000
 #: Of datasets that make all at once, or refuse so many.
 _FEWER = {"acre": 5_000, "word_ladder": 5_000}
 _MOST_PLAYERS = 15
+_MOST_MOVES = 200  # of opponents in a row, which move at random
 
 
 def registrations() -> Iterator[Registration]:
@@ -140,19 +141,23 @@ class _Game:
         return text
 
     def _play_opponents(self) -> None:
-        while not self.done and (player := self.game.state.current_player_id) != 0:
+        for _ in range(_MOST_MOVES):
+            player = self.game.state.current_player_id
+            if self.done or player == 0:
+                return
             self._observe()
             moves = MOVE.findall(self.read[player]) or ["."]
             self.done = bool(self.game.step(moves[int(self.opponents.integers(len(moves)))])[0])
+        self.done = True  # random moves lead nowhere
 
 
 @functools.cache
 def _players(name: str) -> int:
-    """Return the fewest players with which a game begins."""
+    """Return the fewest players, two or more, with which a game begins; 1 where it begins with one alone."""
     import textarena
 
     cause: Exception = ValueError(f"{name} begins with no number of players")
-    for count in range(1, _MOST_PLAYERS + 1):
+    for count in (*range(2, _MOST_PLAYERS + 1), 1):
         try:
             textarena.make(f"{name}-v0-raw").reset(num_players=count, seed=0)
             return count
