@@ -75,6 +75,8 @@ class Run:
             talks = [self.prepared(*action) for action in step]
             with ThreadPoolExecutor(len(step)) as pool:
                 list(pool.map(self.ask, talks, [action[-1] for action in step]))
+        if self.cancelled:  # such calls become turns before a later one or never: only then can all be paid
+            self.ask(self.prepared("begin", 0, 0, "plain"), "plain")
 
     def prepared(self, kind, which, tools, how):
         """Return the conversation of the next call, which has a number of its own."""
