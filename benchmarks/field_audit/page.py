@@ -31,7 +31,6 @@ GROUPS = {
         "hangs": "a reply takes longer than 5 seconds",
         "runs code": "a reply is evaluated as Python",
         "fails to begin": "some seeds begin no episode",
-        "unfinished": "its audit did not end in the time, or ended the process",
     },
     "reproducibility": {
         "another episode": "the same seed and replies give another episode, here or in another process",
@@ -55,8 +54,6 @@ def is_whole(row: Row) -> bool:
 
 def findings(row: Row) -> list[str]:
     """Return the kinds of the findings on an environment, without duplicates."""
-    if "unfinished" in row:
-        return ["unfinished"]
     return list(dict.fromkeys(verdict[0] for verdict in row.get("verdicts", ()) if verdict[1] == "fail"))
 
 
@@ -72,30 +69,30 @@ def write(rows: Sequence[Row]) -> None:
 
 def tables(rows: Sequence[Row]) -> str:
     """Return the page's tables, as Markdown."""
-    began = [row for row in rows if row["began"]]
-    absent = [[row["name"], row["cause"]] for row in rows if not row["began"]]
+    whole = [row for row in rows if is_whole(row)]
+    absent = [[row["name"], row.get("unfinished") or row["cause"]] for row in rows if not is_whole(row)]
     return "\n\n".join(
         [
-            "**Environments with at least one finding**, of those that began here, with an interval of 95 % (Wilson).",
-            table(["package", "began", *GROUPS, "any"], _by_package(began)),
+            "**Environments with at least one finding**, of those audited, with an interval of 95 % (Wilson).",
+            table(["package", "audited", *GROUPS, "any"], _by_package(whole)),
             "**Findings by kind.**",
-            table(["group", "finding", "what it says", "environments"], _by_kind(began)),
+            table(["group", "finding", "what it says", "environments"], _by_kind(whole)),
             "**All environments.** Returns are means over 30 episodes; an empty one has no answer key. The times "
             "are those of an episode's beginning and of a reply.",
             table(
                 ["environment", "silence", "answer key", "best attack", "ms", "MiB", "findings"],
-                _by_environment(began),
+                _by_environment(whole),
             ),
-            "**Not begun here**, and why.",
+            "**Not begun here, or not ended**, and why.",
             table(["environment", "cause"], absent),
         ]
     )
 
 
-def _by_package(began: Sequence[Row]) -> Iterable[list[str]]:
-    packages = dict.fromkeys(row["name"].partition("/")[0] for row in began)
+def _by_package(whole: Sequence[Row]) -> Iterable[list[str]]:
+    packages = dict.fromkeys(row["name"].partition("/")[0] for row in whole)
     for package in (*packages, "all"):
-        members = [row for row in began if package in ("all", row["name"].partition("/")[0])]
+        members = [row for row in whole if package in ("all", row["name"].partition("/")[0])]
         groups = [{group_of(kind) for kind in findings(row)} for row in members]
         counts = [sum(group in present for present in groups) for group in GROUPS]
         yield [package, str(len(members)), *(_share(n, len(members)) for n in (*counts, sum(map(bool, groups))))]
@@ -106,15 +103,15 @@ def _share(count: int, total: int) -> str:
     return f"{count} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
-def _by_kind(began: Sequence[Row]) -> Iterable[list[str]]:
-    counts = Counter(kind for row in began for kind in findings(row))
+def _by_kind(whole: Sequence[Row]) -> Iterable[list[str]]:
+    counts = Counter(kind for row in whole for kind in findings(row))
     for group, kinds in GROUPS.items():
         for kind, says in kinds.items():
             yield [group, kind, says, str(counts[kind])]
 
 
-def _by_environment(began: Sequence[Row]) -> Iterable[list[str]]:
-    for row in began:
+def _by_environment(whole: Sequence[Row]) -> Iterable[list[str]]:
+    for row in whole:
         returns = [row.get("silence"), row.get("expert")]
         name, best = max(row.get("earned", {}).items(), key=lambda attack: attack[1], default=("", None))
         time = "" if "begin_ms" not in row else f"{row['begin_ms']:.2g}, {row['reply_ms']:.2g}"

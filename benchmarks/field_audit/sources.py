@@ -222,7 +222,8 @@ class _Skyrl:
 
         task = GeneratedMath("medium")[seed]
         self.opening, self.key = task.question, answer.format(task.ground_truth)
-        extras = {"reward_spec": {"ground_truth": str(task.ground_truth)}, "extra_info": {}, "max_turns": 5}
+        truth = {"ground_truth": str(task.ground_truth)}
+        extras = {"reward_spec": truth, "reward_model": truth, "extra_info": {}, "max_turns": 5}
         self.env = skyrl_gym.make(name, extras=extras)
         self.env.init([{"role": "user", "content": self.opening}])
 
