@@ -84,16 +84,16 @@ def modules(*folders: str) -> Iterator[tuple[Path, ast.Module, str]]:
 @cache
 def definitions(tree: ast.Module) -> list[Definition]:
     """A module's definitions, itself first: they are statements, in the bodies of others, and in no expression."""
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     remaining: list[ast.AST] = [tree]
     while remaining:
         node = remaining.pop()
         if isinstance(node, DEFINITIONS):
-            found.append(node)
+            definitions.append(node)
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             block = getattr(node, name, ())
             remaining += block if isinstance(block, list) else ()
-    return found
+    return definitions
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -129,10 +129,7 @@ class _Game:
         return Step("", float((rewards or {}).get(0, 0.0)), done=True)
 
     def expert(self, rng: np.random.Generator) -> str | None:
-        try:
-            return expert_move(self.base, self.game, rng)
-        except NotImplementedError:
-            return None
+        return expert_move(self.base, self.game, rng)
 
     def _observe(self) -> str:
         player, messages = self.game.get_observation()

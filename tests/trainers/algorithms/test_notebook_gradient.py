@@ -62,7 +62,7 @@ def replies(env: Any) -> list[str]:
 def episodes_after(env: Any, played: Episode) -> list[Episode]:
     if env.state.done:
         return [played]
-    found, options = [], replies(env)
+    episodes, options = [], replies(env)
     for choice, reply in enumerate(options):
         fork = env.fork()
         _, reward, *_ = fork.step(reply)
@@ -71,8 +71,8 @@ def episodes_after(env: Any, played: Episode) -> list[Episode]:
             (*played.rewards, reward),
             (*played.sessions, env.state.place),
         )
-        found += episodes_after(fork, longer)
-    return found
+        episodes += episodes_after(fork, longer)
+    return episodes
 
 
 @pytest.fixture(scope="module")

@@ -32,14 +32,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Demand:
-    """The law of one session's question, once it is known who has told what.
+    """The distribution of one session's question, once the statements before it are known.
 
     Args:
         due: The promises for today that were made before.
-        values: Of each thing of a person that was told before, the weight of a question about its code; they sum to 1.
-            Empty, if nothing was told before.
-        pairs: Of each that has a code which all may hear, its weight in questions about two of them; they sum to 1.
-        previous: Of each whose last change can be asked about, the weight of such a question.
+        values: The weight of a question about a code, by person and thing; they sum to 1. Empty before anything is told.
+        pairs: The weight of a code in questions about two of them, by person and thing, for codes that all may hear;
+            they sum to 1.
+        previous: The weight of a question about the code before the last change, by person and thing; they sum to 1.
     """
 
     due: tuple[Key, ...]

@@ -31,9 +31,9 @@ def made(index: int = 0, **options):
     return env
 
 
-def to_session(env, wanted):
-    """Play as the expert to the question of the first session that is wanted."""
-    while not wanted(env.session) or env.state.writes:
+def to_session(env, accepts):
+    """Play as the expert to the question of the first session for which ``accepts`` is true."""
+    while not accepts(env.session) or env.state.writes:
         env.step(env.demonstration(RNG))
     return env.session
 
@@ -136,9 +136,9 @@ def test_secrets_told_to_a_stranger_cost():
 
 def test_codes_of_other_keys_are_leaks_too():
     """A right answer below secrets that are not asked for, and what is left of it."""
-    asked = [(env, one) for env in map(made, range(6)) for one in env.life.sessions[1:]]
+    pairs = [(env, one) for env in map(made, range(6)) for one in env.life.sessions[1:]]
     tried = Counter[str]()
-    for env, session in asked[::3]:
+    for env, session in pairs[::3]:
         chains = {one.value: one for one in env.life.statements.values() if one.key not in session.question.keys}
         guarded = {code: chains[code].hidden_from for code in session.protected if code in chains}
         if not guarded:
