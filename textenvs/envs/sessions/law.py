@@ -36,7 +36,7 @@ class Demand:
 
     Args:
         due: The promises for today that were made before.
-        values: The weight of a question about a code, by person and thing; they sum to 1. Empty before anything is told.
+        values: The weight of a question about a code, by person and thing; they sum to 1. Empty at first.
         pairs: The weight of a code in questions about two of them, by person and thing, for codes that all may hear;
             they sum to 1.
         previous: The weight of a question about the code before the last change, by person and thing; they sum to 1.
