@@ -37,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "turn_grpo, last turn": {"adv_estimator": "turn_grpo", "reward_credit": "last"},
     "turn_gae, lam 0.5": {"adv_estimator": "turn_gae", "lam": 0.5},
     "gigpo, history": {"adv_estimator": "gigpo", "anchor": "history"},
+    "gagpo, history": {"adv_estimator": "gagpo", "anchor": "history"},
+    "graphgpo, history": {"adv_estimator": "graphgpo", "anchor": "history"},
 }
 
 Estimate: TypeAlias = Callable[[Measured], Floats]  #: to one number a turn, ``[K]``
