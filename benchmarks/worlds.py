@@ -4,8 +4,9 @@
                                 [--results FILE] [--pages | --report]
 
 For each level: of so many test tasks, each in a world of its own, the share that the expert solves, its calls, how many
-facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, the
-duties alone, or all prohibitions as if they held always; of the first tasks, what the best attack earns and solves, and
+facts are proven by seven twins, and how often the rules forbid; how many ends are right for who keeps no rules, all
+but the prohibitions, all prohibitions as if they held always, or takes copies for right where they are not, and the
+other way round; of the first tasks, what the best attack earns and solves, and
 what a script of keywords solves (:mod:`benchmarks.world_script`), which knows the phrases of the training split alone:
 in test tasks, and in training tasks for comparison.
 Then the times: to draw a world, to draw a task in one, to reset, to make a call, to fork (medians, in milliseconds of
@@ -31,7 +32,7 @@ from benchmarks.hardware import processor
 from benchmarks.world_script import reply_maker
 from textenvs.attack import Attack
 from textenvs.envs.worlds.goals import NotMeantError, evaluate
-from textenvs.envs.worlds.rules import Rule, obligations, unconditional
+from textenvs.envs.worlds.rules import Rule, authorities, contrary, obligations, unconditional
 from textenvs.envs.worlds.story import Story
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, task_of
 from textenvs.envs.worlds.view import View
@@ -51,8 +52,9 @@ def episode(env: Any, reply: Callable[[], Any]) -> float:
 #: What somebody takes for the rules who reads a part of them.
 VIEWS: dict[str, Callable[[Sequence[Rule]], Sequence[Rule]]] = {
     "no rules": lambda rules: (),
-    "only duties": obligations,
+    "no prohibitions": lambda rules: (*obligations(rules), *authorities(rules)),
     "prohibitions always": unconditional,
+    "copies mistaken": contrary,
 }
 
 

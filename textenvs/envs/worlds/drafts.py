@@ -31,7 +31,7 @@ from .goals import (
     traced,
 )
 from .patterns import is_drawn
-from .rules import Rule, obligations, prohibitions, unconditional
+from .rules import Rule, authorities, contrary, obligations, prohibitions, unconditional
 from .twins import Fact, facts_of, is_proven
 from .view import Cell, View
 from .world import SIZES, World
@@ -70,17 +70,20 @@ class Shape:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "easy": Shape({"act": 3, "set": 3, "tell": 1}, 1, (2, 3)),
+    "easy": Shape({"act": 3, "set": 3, "tell": 1, "stale": 1}, 1, (2, 3)),
     "medium": Shape(
         {
             **{"act": 1, "set": 2, "tell": 1, "ask": 1, "extreme": 3, "each": 2},
-            **{"when": 2, "if": 1, "make": 1, "twice": 2, "report": 2},
+            **{"when": 2, "if": 1, "make": 1, "twice": 2, "report": 2, "stale": 2},
         },
         2,
         (2, 3),
     ),
     "hard": Shape(
-        {"act": 1, "set": 1, "ask": 1, "extreme": 3, "each": 3, "when": 3, "if": 1, "make": 1, "copy": 2},
+        {
+            **{"act": 1, "set": 1, "ask": 1, "extreme": 3, "each": 3},
+            **{"when": 3, "if": 1, "make": 1, "copy": 2, "stale": 2},
+        },
         *(3, (1, 2), (3, 6), 50, 2),
     ),
 }
@@ -182,6 +185,8 @@ def _kept(world: World, name: str, goal: Goal, maker: Maker, holds: bool, least:
         return None
     if decision_of(world, goal, maker.user, end) != maker.decision:
         return None
+    if trace.by_authority and _end(world, goal, contrary(world.rules), maker.user) == end:
+        return None
     variants = [*naive(trace.path if trace.path else goal), *filter(None, [other_branch(goal, trace.path)])]
     if any(_end(world, variant, world.rules, maker.user) == end for variant in variants):
         return None
@@ -250,11 +255,12 @@ def _calls(world: World, user: str, view: View, end: End) -> int:
 
 def decision_of(world: World, goal: Goal, user: str, end: End) -> Decision:
     """Return what the rules do to a goal that has this end: what differs without them, or if they held always."""
-    if _end(world, goal, obligations(world.rules), user) != end:
+    always = authorities(world.rules)
+    if _end(world, goal, (*obligations(world.rules), *always), user) != end:
         return "forbid"
     if _end(world, goal, unconditional(world.rules), user) != end:
         return "allow"
-    return "require" if _end(world, goal, prohibitions(world.rules), user) != end else "none"
+    return "require" if _end(world, goal, (*prohibitions(world.rules), *always), user) != end else "none"
 
 
 def _end(world: World, goal: Goal, rules: tuple[Rule, ...], user: str) -> End | None:

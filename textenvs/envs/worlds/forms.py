@@ -28,7 +28,7 @@ from .goals import (
     When,
     Where,
 )
-from .rules import Rule, obligations, prohibitions
+from .rules import Duty, Prohibition, authorities, obligations, prohibitions
 from .world import World
 
 #: What the rules of the house do to a goal: forbid all or a part of it, allow what they forbid elsewhere, or require
@@ -63,7 +63,9 @@ class Maker:
         self.excludes = excludes
         self.world, self.user, self.hops, self.decision, self.rng = world, user, hops, decision, rng
         self.entities = world.schema.entities
-        rules: Sequence[Rule] = obligations(world.rules) if decision == "require" else prohibitions(world.rules)
+        rules: Sequence[Duty | Prohibition] = (
+            obligations(world.rules) if decision == "require" else prohibitions(world.rules)
+        )
         #: The verbs that the next one is drawn from; ``None`` for all.
         self.verbs: set[tuple[str, str]] | None = None
         if decision != "none":
@@ -94,7 +96,7 @@ class Maker:
             fields.append((name, self.entities[first].fields[name].to))
         of: Source = Me() if first == PERSON and count and self.rng.random() < 0.5 else self.named(first)
         for name, to in reversed(fields):
-            fields_to = (one.name for one in self.entities[of.entity].fields.values() if one.to == to)
+            fields_to = (one.name for one in self.entities[of.entity].own_fields.values() if one.to == to)
             excluded = [other for other in fields_to if other != name]
             of = Follow(of, name, to, self.choose(excluded) if excluded and self._excludes() else "")
         return of
@@ -115,7 +117,7 @@ class Maker:
         return chosen
 
     def field(self, entity: Entity, fits: Callable[[Field], bool]) -> Field:
-        return self.choose([one for one in entity.fields.values() if fits(one)])  # type: ignore[no-any-return]
+        return self.choose([one for one in entity.own_fields.values() if fits(one)])  # type: ignore[no-any-return]
 
     def value(self, field: Field) -> Value:
         return self.choose(field.domain())  # type: ignore[no-any-return]
@@ -130,8 +132,8 @@ class Maker:
             fields = [
                 (one.key, other.name)
                 for one in self.entities.values()
-                for other in one.fields.values()
-                if (other.kind, other.low, other.high, other.step) == (field.kind, field.low, field.high, field.step)
+                for other in one.own_fields.values()
+                if _holds_same(other, field)
             ]
             entity, name = self.choose(fields)
             return Read(self.source(entity, 1), name)
@@ -145,7 +147,7 @@ class Maker:
         needs = dict(verb.needs) if verb else {}
         where += [Where(name, "is", Literal(value)) for name, value in needs.items()]
         numbers = [
-            one for one in entity.fields.values() if one.is_number and one.name not in (verb.gives if verb else ())
+            one for one in entity.own_fields.values() if one.is_number and one.name not in (verb.gives if verb else ())
         ]
         if numbers and self.rng.random() < 0.5:
             one = self.choose(numbers)
@@ -246,19 +248,47 @@ def _report(make: Maker) -> Goal:
         [
             (entity, one)
             for entity in make.entities.values()
-            for one in entity.fields.values()
+            for one in entity.own_fields.values()
             if one.kind == "ref" and sizes[entity.key] >= _REFERRING * sizes[one.to]
         ]
     )
     of = make.select(entity, ref=ref)
     equal = {one.field for one in of.where if one.op == "is"}
-    fields = [one for one in entity.fields.values() if one.name not in {entity.label, *equal}]
+    fields = [one for one in entity.own_fields.values() if one.name not in {entity.label, *equal}]
     if len(fields) < _COLUMNS[0]:
         raise NoneSuchError
     numbers = [one.name for one in fields if one.kind in ("number", "money")]
     total = str(make.choose(numbers)) if numbers and make.rng.random() < 0.5 else ""
     places = make.rng.permutation(len(fields))[: _COLUMNS[1]].tolist()
     return (Report(make.source(PERSON, 1), of, tuple(fields[place].name for place in places), total),)
+
+
+def _stale(make: Maker) -> Goal:
+    """Ask for a value of which there is a copy, by its place or by that of the copy, or give it to another record."""
+    rule = make.choose(authorities(make.world.rules))
+    holder = make.source(rule.entity, int(make.rng.integers(2)))
+    by_copy = Read(holder, rule.copy), Read(Follow(holder, rule.through, rule.target), rule.original)
+    read: Read = make.choose(by_copy)
+    value = make.entities[rule.entity].fields[rule.copy]
+    changes = [
+        (entity, verb, name)
+        for entity in make.entities.values()
+        for verb in entity.verbs.values()
+        for name in verb.gives
+        if verb.kind == "change" and _holds_same(entity.fields[name], value)
+    ]
+    if not changes or make.rng.random() < _TOLD:
+        return (Tell(read),)
+    entity, verb, given = make.choose(changes)
+    fields = entity.fields
+    gives = tuple((name, read if name == given else make.operand(fields[name])) for name in verb.gives)
+    return (Do(make.source(entity.key, 1), verb.name, gives),)
+
+
+def _holds_same(one: Field, other: Field) -> bool:
+    """Return whether two fields hold values of the same kind and range."""
+    parts = (one.kind, one.to, one.low, one.high, one.step)
+    return parts == (other.kind, other.to, other.low, other.high, other.step)
 
 
 def _twice(make: Maker) -> Goal:
@@ -272,6 +302,8 @@ def _twice(make: Maker) -> Goal:
 _COLUMNS = 3, 6
 #: How many records there are, at least, for each that they refer to, of those that a report is about.
 _REFERRING = 3
+#: How often a value of which there is a copy is asked for, where it could also be given to another record.
+_TOLD = 0.5
 #: Forms whose first verb may be one that a rule is about.
 RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
 FORMS: Mapping[str, Callable[[Maker], Goal]] = {
@@ -287,4 +319,5 @@ FORMS: Mapping[str, Callable[[Maker], Goal]] = {
     "make": _make,
     "twice": _twice,
     "report": _report,
+    "stale": _stale,
 }

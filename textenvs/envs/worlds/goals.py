@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from .applications import Value
-from .rules import Rule, duties, forbidden
+from .rules import Rule, authorities, duties, forbidden
 from .schema import PERSON, Schema
 from .store import Record, Store
 from .view import CannotBeDoneError, Cell, View
@@ -210,11 +210,13 @@ class Trace:
     Args:
         path: The steps that were taken, with the branch that was taken for each condition.
         counts: How many records each selection has.
+        by_authority: Whether a value was read of which there is a copy, and a rule that says which is right.
     """
 
     end: End
     path: Goal
     counts: tuple[int, ...]
+    by_authority: bool
 
 
 def evaluate(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> End:
@@ -246,7 +248,8 @@ def traced(goal: Goal, view: View, rules: Sequence[Rule], user: str) -> Trace:
         raise NotMeantError("several records of which none is allowed")
     refused, left_out = ("", tuple(sorted(run.forbidden))) if otherwise else ("".join(run.forbidden), ())
     reports = tuple(sorted(run.reports, key=repr))
-    return Trace(End(changed, new, run.answer, refused, left_out, reports), tuple(run.path), tuple(run.counts))
+    end = End(changed, new, run.answer, refused, left_out, reports)
+    return Trace(end, tuple(run.path), tuple(run.counts), run.by_authority)
 
 
 def other_branch(goal: Goal, path: Goal) -> Goal | None:
@@ -287,6 +290,7 @@ class _Run:
     path: list[Step] = dataclasses.field(default_factory=list)  # the steps, with branches for conditions
     counts: list[int] = dataclasses.field(default_factory=list)
     answer: Value | None = None
+    by_authority: bool = False
     done: int = 0  # verbs that were allowed
     forbidden: list[str] = dataclasses.field(default_factory=list)
     reports: list[Sent] = dataclasses.field(default_factory=list)
@@ -302,7 +306,8 @@ class _Run:
             self.view.make(step.entity, verb, gives)
             self.done += 1
         elif isinstance(step, When):
-            holds = self.holds(step.of.entity, self.source(step.of), step.condition)
+            entity, number, name = self.cell(step.of, step.condition.field)
+            holds = self.holds(entity, number, dataclasses.replace(step.condition, field=name))
             if (chosen := step.then if holds else step.otherwise) is not None:
                 self.step(chosen)
             elif isinstance(step.then, Do) and not isinstance(step.then.target, Select):
@@ -348,12 +353,29 @@ class _Run:
             label = self.view.schema.entities[source.entity].label
             return self.only(self.view.find(source.entity, {label: source.label}))
         if isinstance(source, Follow):
-            return str(self.view.value(source.of.entity, self.source(source.of), source.field))
+            return str(self.view.value(*self.cell(source.of, source.field)))
         values = {one: int(self.view.value(source.entity, one, source.field)) for one in self.select(source.among)}
         if not values:
             raise NotMeantError("nothing to pick from")
         best = (max if source.most else min)(values.values())
         return self.only([number for number, value in values.items() if value == best])
+
+    def cell(self, of: Source, name: str) -> Cell:
+        """Return the place of a field of a record: of a copy and its original, the one that is right."""
+        for rule in authorities(self.rules):
+            if (of.entity, name) == (rule.entity, rule.copy):
+                self.by_authority = True
+                if not rule.copy_is_right:
+                    return rule.target, str(self.view.value(of.entity, self.source(of), rule.through)), rule.original
+            elif isinstance(of, Follow) and (of.of.entity, of.field, name) == (
+                rule.entity,
+                rule.through,
+                rule.original,
+            ):
+                self.by_authority = True
+                if rule.copy_is_right:
+                    return rule.entity, self.source(of.of), rule.copy
+        return of.entity, self.source(of), name
 
     def me(self) -> str:
         entity = self.view.schema.entities[PERSON]
@@ -370,7 +392,7 @@ class _Run:
         if isinstance(operand, Literal):
             return operand.value
         if isinstance(operand, Read):
-            return self.view.value(operand.of.entity, self.source(operand.of), operand.field)
+            return self.view.value(*self.cell(operand.of, operand.field))
         return self.source(operand)
 
     def select(self, select: Select) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from ...task import Split
 from .applications import Field
 from .goals import Literal, Where
-from .rules import GRADE, Duty, Limit, Linked, Rank, Rule
+from .rules import GRADE, Authority, Duty, Limit, Linked, Rank, Rule
 from .schema import PERSON
 from .skin import spoken, with_article
 from .wording import Speaker, capitalized, negated, verb_with_object
@@ -34,6 +34,8 @@ class _Writer:
         self._speaker = Speaker(world, split, self._rng, names=world.skin)
 
     def sentence(self, rule: Rule) -> str:
+        if isinstance(rule, Authority):
+            return self._authority(rule)
         deed = f'"{spoken(self._skin.verbs[rule.entity, rule.verb])}" of {with_article(self._called(rule.entity))}'
         if isinstance(rule, Rank):
             return self._speaker.say("rank", deed=deed, grade=self._noun(PERSON, GRADE), n=str(rule.grade))
@@ -50,6 +52,15 @@ class _Writer:
         one = self._field(entity, field)
         holds = self._speaker.holds(self._entities[entity], negated(one, where) if needs else where)
         return self._speaker.say("needs" if needs else "forbids", deed=deed, holds=f"{subject} {holds}")
+
+    def _authority(self, rule: Authority) -> str:
+        holder = with_article(self._called(rule.entity))
+        copy = f"the {self._noun(rule.entity, rule.copy)} of {holder}"
+        original = (
+            f"the {self._noun(rule.target, rule.original)} of the {self._noun(rule.entity, rule.through)} of {holder}"
+        )
+        right, wrong = (copy, original) if rule.copy_is_right else (original, copy)
+        return self._speaker.say("authority", right=right, wrong=wrong)
 
     def _duty(self, rule: Duty, deed: str) -> str:
         target, of = self._entities[rule.target], f"{self._its(rule.entity)} {self._noun(rule.entity, rule.field)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -84,18 +84,32 @@ class Duty:
             view.act(self.target, verb, target, {})
 
 
+@dataclass(frozen=True)
+class Authority:
+    """A field that repeats one of another record, and whether it is right where the two differ."""
+
+    entity: str
+    copy: str
+    through: str  # the reference to the record that has the original
+    target: str
+    original: str
+    copy_is_right: bool
+
+
 Prohibition: TypeAlias = "Limit | Linked | Rank"
-Rule: TypeAlias = "Limit | Linked | Rank | Duty"
+Rule: TypeAlias = "Limit | Linked | Rank | Duty | Authority"
 
 #: How often a prohibition has a second one about the same verb.
 _SECOND = 0.5
+#: So many copies of a world, at most, have a rule that says whether they are right.
+_AUTHORITIES = 2
 #: A grade that nobody has.
 _NOBODY = 1000
 
 
 def prohibitions(rules: Sequence[Rule]) -> tuple[Prohibition, ...]:
     """Return the rules that forbid something."""
-    return tuple(rule for rule in rules if not isinstance(rule, Duty))
+    return tuple(rule for rule in rules if isinstance(rule, Limit | Linked | Rank))
 
 
 def obligations(rules: Sequence[Rule]) -> tuple[Duty, ...]:
@@ -103,9 +117,22 @@ def obligations(rules: Sequence[Rule]) -> tuple[Duty, ...]:
     return tuple(rule for rule in rules if isinstance(rule, Duty))
 
 
+def authorities(rules: Sequence[Rule]) -> tuple[Authority, ...]:
+    """Return the rules about copies."""
+    return tuple(rule for rule in rules if isinstance(rule, Authority))
+
+
 def unconditional(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return rules with prohibitions that hold always: what somebody keeps who does not look whether they apply."""
-    return tuple(rule if isinstance(rule, Duty) else Rank(rule.entity, rule.verb, _NOBODY) for rule in rules)
+    always = tuple(Rank(rule.entity, rule.verb, _NOBODY) for rule in prohibitions(rules))
+    return (*always, *obligations(rules), *authorities(rules))
+
+
+def contrary(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return rules in which copies are right where they are wrong, and the other way round."""
+    return tuple(
+        replace(rule, copy_is_right=not rule.copy_is_right) if isinstance(rule, Authority) else rule for rule in rules
+    )
 
 
 def forbidden(
@@ -133,7 +160,7 @@ def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.rand
         (entity, verb) for entity in schema.entities.values() for verb in entity.verbs.values() if verb.kind != "create"
     ]
     drawn = [verbs[place] for place in rng.permutation(len(verbs)).tolist()]
-    rules: list[Rule] = []
+    rules: list[Limit | Linked | Rank | Duty] = []
     ruled: set[tuple[str, str]] = set()
     for number, kind in zip(range(count), itertools.cycle(("act", "change", "duty")), strict=False):
         for entity, verb in drawn:
@@ -157,7 +184,16 @@ def draw_rules(schema: Schema, store: Store, count: int, hops: int, rng: np.rand
     return tuple(rules[place] for place in rng.permutation(len(rules)).tolist())
 
 
-def _about(rule: Rule) -> str:
+def draw_authorities(schema: Schema, rng: np.random.Generator) -> tuple[Authority, ...]:
+    """Draw which of some copies are right, and of which what they repeat; each is as likely."""
+    copies = [(entity, *copy) for entity in schema.entities.values() for copy in entity.copies]
+    return tuple(
+        Authority(entity.key, copy, through, entity.fields[through].to, original, bool(rng.integers(2)))
+        for entity, copy, through, original in (copies[at] for at in rng.permutation(len(copies))[:_AUTHORITIES])
+    )
+
+
+def _about(rule: Limit | Linked | Rank | Duty) -> str:
     """Return the field that a rule is about; of the user's grade, an empty text."""
     return "" if isinstance(rule, Rank) else rule.field
 
@@ -165,7 +201,7 @@ def _about(rule: Rule) -> str:
 def _makers(schema: Schema, entity: Entity, verb: Verb) -> list[tuple[str, Field | None, str]]:
     """Return the rules that a verb can have: the type, and the field and the other part that it is about."""
     makers: list[tuple[str, Field | None, str]] = [("rank", None, "")]
-    for field in entity.fields.values():
+    for field in entity.own_fields.values():
         if field.is_number:
             makers.append(("limit", field, ""))
         if field.kind == "ref" and field.to != entity.key:
@@ -183,7 +219,7 @@ def _rule(
     verb: Verb,
     maker: tuple[str, Field | None, str],
     rng: np.random.Generator,
-) -> Rule:
+) -> Limit | Linked | Rank | Duty:
     kind, field, part = maker
     if field is None:
         return Rank(entity.key, verb.name, int(rng.integers(4, 8)))

@@ -31,10 +31,10 @@ class Schema:
 
     @functools.cached_property
     def references(self) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """The fields that refer to each entity, with the entities that have them."""
+        """The fields that refer to each entity, with the entities that have them; copies are none."""
         fields_by_target: dict[str, list[tuple[str, str]]] = {key: [] for key in self.entities}
         for key, entity in self.entities.items():
-            for field in entity.fields.values():
+            for field in entity.own_fields.values():
                 if field.kind == "ref":
                     fields_by_target[field.to].append((key, field.name))
         return fields_by_target
@@ -74,6 +74,7 @@ def schema_of(names: tuple[str, ...], kinds: frozenset[str] | None = None) -> Sc
 
 def _without(entity: Entity, keys: Sequence[str] | set[str]) -> Entity:
     fields = {name: one for name, one in entity.fields.items() if one.kind != "ref" or one.to in keys}
+    fields = {name: one for name, one in fields.items() if one.copy_of is None or one.copy_of[0] in fields}
     verbs = {
         name: replace(verb, gives=tuple(name for name in verb.gives if name in fields))
         for name, verb in entity.verbs.items()

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...text import load_yaml
 from .applications import Entity, Field, applications
-from .rules import Rule, draw_rules
+from .rules import Rule, draw_authorities, draw_rules
 from .schema import ALWAYS, PERSON, Schema, schema_of
 from .skin import Skin
 from .store import Store, Table, Tables
@@ -21,6 +21,8 @@ LEVELS: tuple[str, ...] = get_args(Level)
 _WORDS: Mapping[str, list[str]] = load_yaml(__package__, "words.yaml")
 #: So many records a table has at least: every reference has other values by which a twin differs.
 _FEWEST = 12
+#: So many copies differ from what they repeat.
+_STALE = 0.5
 
 
 @dataclass(frozen=True)
@@ -106,20 +108,14 @@ def draw_world(level: str, name: str, allowed: tuple[str, ...] | None = None, ki
     skin = Skin.draw(schema, rng)
     speech = skin if level == "easy" else Skin.draw(schema, rng)
     store = Store(Tables(_Draws(schema, name, int(rng.integers(size.records[0], size.records[1] + 1)))))
-    return World(
-        name,
-        schema,
-        skin,
-        speech,
-        store,
-        draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), size.hops[0], rng),
-    )
+    rules = draw_rules(schema, store, int(rng.integers(size.rules[0], size.rules[1] + 1)), size.hops[0], rng)
+    return World(name, schema, skin, speech, store, (*rules, *draw_authorities(schema, rng)))
 
 
 def _linked_kinds(schema: Schema, count: int, rng: np.random.Generator) -> frozenset[str]:
     """Draw kinds of records: people, then others to or from which references lead, of other applications first."""
     chosen = {PERSON}
-    links = {(key, one.to) for key, entity in schema.entities.items() for one in entity.fields.values() if one.to}
+    links = {(key, one.to) for key, entity in schema.entities.items() for one in entity.own_fields.values() if one.to}
     while len(chosen) < count:
         linked = sorted({end for link in links if chosen & {*link} for end in link} - chosen)
         if not linked:
@@ -137,6 +133,7 @@ class _Draws:
         shares = sum(entity.share for entity in schema.entities.values())
         self._counts = {key: self._count(entity, total, shares) for key, entity in schema.entities.items()}
         self._ids: dict[str, list[str]] = {}
+        self._columns: dict[str, dict[str, list[Any]]] = {}  # by entity, of the fields that are no copies
 
     def _count(self, entity: Entity, total: int, shares: int) -> int:
         names = entity.fields[entity.label].words
@@ -156,9 +153,30 @@ class _Draws:
 
     def __call__(self, entity: str) -> Table:
         """Return a table."""
-        rng, ids = self._rng(entity, "records"), self._ids_of(entity)
-        columns = [self._column(field, len(ids), rng) for field in self._schema.entities[entity].fields.values()]
-        return dict(zip(ids, zip(*columns, strict=True), strict=True))
+        own, fields = self._own_columns(entity), self._schema.entities[entity].fields
+        columns = [own[name] if name in own else self._copy(entity, one, own) for name, one in fields.items()]
+        return dict(zip(self._ids_of(entity), zip(*columns, strict=True), strict=True))
+
+    def _own_columns(self, entity: str) -> dict[str, list[Any]]:
+        if entity not in self._columns:
+            rng, count = self._rng(entity, "records"), len(self._ids_of(entity))
+            fields = self._schema.entities[entity].own_fields
+            self._columns[entity] = {name: self._column(one, count, rng) for name, one in fields.items()}
+        return self._columns[entity]
+
+    def _copy(self, entity: str, field: Field, own: Mapping[str, list[Any]]) -> list[Any]:
+        """Draw a column that repeats one of another table, with other values in :data:`_STALE` of the records."""
+        assert field.copy_of is not None
+        through, original = field.copy_of
+        target = self._schema.entities[entity].fields[through].to
+        originals = dict(zip(self._ids_of(target), self._own_columns(target)[original], strict=True))
+        rng = self._rng(entity, f"copy {field.name}")
+        others = self._column(field, len(own[through]), rng)
+        stale = (rng.random(len(others)) < _STALE).tolist()
+        return [
+            other if is_stale else originals[number]
+            for other, is_stale, number in zip(others, stale, own[through], strict=True)
+        ]
 
     def _column(self, field: Field, count: int, rng: np.random.Generator) -> list[Any]:
         if field.kind == "name":

@@ -27,7 +27,7 @@ from textenvs.envs.worlds.goals import (
     naive,
 )
 from textenvs.envs.worlds.house import rules_in_words
-from textenvs.envs.worlds.rules import Duty, Limit, Linked, Rank
+from textenvs.envs.worlds.rules import Authority, Duty, Limit, Linked, Rank, contrary
 from textenvs.envs.worlds.schema import schema_of
 from textenvs.envs.worlds.skin import Skin
 from textenvs.envs.worlds.store import Store, Tables
@@ -54,7 +54,8 @@ TABLES = Tables(
         "personnel.team": {"T1": ("red", "P1", "P2", 1000), "T2": ("blue", "P3", "P1", 2000)},
         "personnel.office": {"O1": ("north", "P2", 3, "open"), "O2": ("south", "P3", 4, "closed")},
         "calendar.meeting": MEETINGS,
-        "calendar.room": {"R1": ("oak", "T1", 10, "open"), "R2": ("elm", "T2", 20, "blocked")},
+        # The last is a copy of the budget of the team; that of R2 is another.
+        "calendar.room": {"R1": ("oak", "T1", 10, "open", 1000), "R2": ("elm", "T2", 20, "blocked", 500)},
     }.__getitem__
 )
 ALPHA, BETA = Named("calendar.meeting", "alpha review"), Named("calendar.meeting", "beta review")
@@ -192,6 +193,33 @@ def test_duty_follows_where_it_can():
     release = Duty("calendar.meeting", "cancel", "room", "calendar.room", "release")
     assert end_of(Do(ALPHA, "cancel"), rules=(release,)) == end_of(Do(ALPHA, "cancel"))  # the room is open
     assert cell("calendar.room", "R2", "state", "open") in end_of(Do(BETA, "cancel"), rules=(release,)).changed
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda room: Read(room, "budget"),
+        lambda room: Read(Follow(room, "owner", "personnel.team"), "budget"),
+    ],
+    ids=["by the copy", "by the original"],
+)
+def test_authority_decides_between_copies(read):
+    """Whichever of the two places a request names, the value is that of the one that the rule calls right."""
+    rule = Authority("calendar.room", "budget", "owner", "personnel.team", "budget", copy_is_right=True)
+    elm, oak = Named("calendar.room", "elm"), Named("calendar.room", "oak")
+    assert end_of(Tell(read(elm)), rules=(rule,)).answer == 500
+    assert end_of(Tell(read(elm)), rules=contrary((rule,))).answer == 2000
+    assert end_of(Tell(read(oak)), rules=(rule,)) == end_of(Tell(read(oak)), rules=contrary((rule,)))
+    blue = Read(Named("personnel.team", "blue"), "budget")  # the rule is about teams of rooms
+    assert end_of(Tell(blue), rules=(rule,)).answer == 2000
+
+
+def test_authority_decides_conditions():
+    rule = Authority("calendar.room", "budget", "owner", "personnel.team", "budget", copy_is_right=True)
+    owner = Follow(Named("calendar.room", "elm"), "owner", "personnel.team")
+    step = When(owner, Where("budget", "over", Literal(600)), Do(ALPHA, "cancel"), Do(BETA, "cancel"))
+    for rules, number in (((rule,), "M2"), (contrary((rule,)), "M1")):
+        assert end_of(step, rules=rules).changed == (cell("calendar.meeting", number, "state", "cancelled"),)
 
 
 def test_naive_variants_leave_something_out():

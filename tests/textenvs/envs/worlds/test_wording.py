@@ -62,7 +62,7 @@ def worlds(level, split):
 def drafts(level):
     """Return a goal for each form of a level, or several forms, with its world."""
     found = {}
-    for number in range(60 if level == "medium" else 8):
+    for number in range(160 if level == "medium" else 8):
         world = worlds(level, "train")[number % 3]
         draft = draw_draft(world, level, np.random.default_rng(number))
         found.setdefault(draft.forms, (world, draft))
@@ -103,6 +103,13 @@ def test_every_form_has_twenty_wordings(split):
         texts = {speaker.request(draft.goal, draft.user) for speaker in speakers}
         # The greeting is no wording of the goal.
         assert len({re.split(r"(?<=[.?!]) ", text, maxsplit=1)[1] for text in texts}) >= 20, name
+
+
+def test_authority_phrases_tell_right_from_wrong():
+    """No phrase says the same with the two exchanged, and each names both."""
+    for phrase in _PHRASES["authority"]:
+        assert phrase.format(right="X", wrong="Y") != phrase.format(right="Y", wrong="X")
+        assert phrase.count("{right}") == phrase.count("{wrong}") == 1
 
 
 def test_answers_name_what_they_are_about():

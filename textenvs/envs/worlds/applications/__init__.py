@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal, TypeAlias
 
@@ -34,6 +34,8 @@ _FIELD_KEYS: Mapping[Kind, tuple[str, ...]] = {
     "day": (),
     "choice": ("values",),
 }
+#: What a file calls a field that repeats one of the record referred to; and kinds that can be repeated.
+_COPY, _COPIED = "copy", ("ref", "number", "money", "day")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Field:
         low, high, step: Of numbers, ``high`` included.
         unit: What a ``number`` counts or is measured in, in the plural; empty where it needs none.
         values: The names of each value of a ``choice``.
+        copy_of: Of a field that repeats another: the reference to that record, and the field there. The two values may
+            differ: a copy can be out of date, or its original.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Field:
     step: int = 1
     unit: str = ""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    copy_of: tuple[str, str] | None = None
 
     @property
     def is_number(self) -> bool:
@@ -123,6 +128,16 @@ class Entity:
     def application(self) -> str:
         return self.key.partition(".")[0]
 
+    @functools.cached_property
+    def own_fields(self) -> Mapping[str, Field]:
+        """The fields that repeat none of another record."""
+        return {name: one for name, one in self.fields.items() if one.copy_of is None}
+
+    @functools.cached_property
+    def copies(self) -> Sequence[tuple[str, str, str]]:
+        """The fields that repeat another: their names, the references to these records, the fields there."""
+        return [(name, *one.copy_of) for name, one in self.fields.items() if one.copy_of is not None]
+
 
 @dataclass(frozen=True)
 class Application:
@@ -151,7 +166,26 @@ def applications() -> Mapping[str, Application]:
                 raise ApplicationError(f"{where}: to is {one.to!r}, which is nowhere; an entity is application.entity")
             if unknown := [words for words in one.words or () if words not in lists]:
                 raise ApplicationError(f"{where}: words has {unknown[0]!r}, which is no list of words.yaml")
-    return made
+    return {
+        name: replace(one, entities={key: _with_copies(entity, entities) for key, entity in one.entities.items()})
+        for name, one in made.items()
+    }
+
+
+def _with_copies(entity: Entity, entities: Mapping[str, Entity]) -> Entity:
+    """Return an entity whose copies are of the kind of what they repeat."""
+    fields = dict(entity.fields)
+    for name, through, original in entity.copies:
+        where = f"{entity.application}.yaml: {entity.key}: field {name}"
+        if through not in entity.own_fields or entity.own_fields[through].kind != "ref":
+            raise ApplicationError(f"{where}: of has {through!r}, which is no field of kind ref of {entity.key}")
+        target = entities[entity.own_fields[through].to]
+        if original not in target.own_fields or target.own_fields[original].kind not in _COPIED:
+            kinds = ", ".join(_COPIED)
+            raise ApplicationError(f"{where}: of has {original!r}, which is no field of kind {kinds} of {target.key}")
+        one = fields[name]
+        fields[name] = replace(target.own_fields[original], name=name, called=one.called, copy_of=one.copy_of)
+    return replace(entity, fields=fields) if entity.copies else entity
 
 
 def plural_of(word: str) -> str:
@@ -192,9 +226,11 @@ def _entity(where: str, key: str, raw: Any) -> Entity:
 
 
 def _field(where: str, name: str, raw: Any) -> Field:
+    if isinstance(raw, Mapping) and raw.get("kind") == _COPY:
+        return _copy(where, name, raw)
     if not isinstance(raw, Mapping) or raw.get("kind") not in [*_FIELD_KEYS]:
         wrong = raw.get("kind") if isinstance(raw, Mapping) else raw
-        raise ApplicationError(f"{where}: kind {wrong!r} is none of {', '.join(_FIELD_KEYS)}")
+        raise ApplicationError(f"{where}: kind {wrong!r} is none of {', '.join((*_FIELD_KEYS, _COPY))}")
     kind: Kind = raw["kind"]
     _known(where, raw, ("kind", "called", *_FIELD_KEYS[kind]), ("unit",) if kind == "number" else ())
     called = _names(where, raw, "called")
@@ -220,10 +256,21 @@ def _field(where: str, name: str, raw: Any) -> Field:
     return Field(name, kind, called, low=low, high=high, step=step, unit=unit)
 
 
+def _copy(where: str, name: str, raw: Mapping[str, Any]) -> Field:
+    """Return a field that repeats another, of any kind: that of the other is not read yet."""
+    _known(where, raw, ("kind", "called", "of"))
+    reference, dot, original = str(raw["of"]).partition(".")
+    if not (reference and dot and original):
+        raise ApplicationError(f"{where}: of is {raw['of']!r}, not a reference and a field, as in owner.desk")
+    return Field(name, "number", _names(where, raw, "called"), copy_of=(reference, original))
+
+
 def _verbs(where: str, raw: Mapping[str, Any], fields: Mapping[str, Field]) -> list[Verb]:
     verbs = []
     if "creates" in raw:
         verbs.append(_verb(f"{where}: creates", "create", "create", raw["creates"], ("gives", "sets")))
+        if copies := [name for name, one in fields.items() if one.copy_of is not None]:
+            raise ApplicationError(f"{where}: it has creates and {copies[0]}, a copy; a new record would have no value")
         if missing := set(fields) - set(verbs[0].gives) - set(verbs[0].sets):
             raise ApplicationError(f"{where}: creates has no value for {', '.join(sorted(missing))}")
     for name, one in _mapping(where, raw, "changes", optional=True).items():
@@ -232,7 +279,7 @@ def _verbs(where: str, raw: Mapping[str, Any], fields: Mapping[str, Field]) -> l
         verbs.append(_verb(f"{where}: {name}", str(name), "act", one, ("needs", "sets")))
     for verb in verbs:
         for part in verb.gives:
-            if part not in fields or (verb.kind != "create" and fields[part].kind == "name"):
+            if part not in fields or fields[part].copy_of or (verb.kind != "create" and fields[part].kind == "name"):
                 raise ApplicationError(f"{where}: {verb.name} gives {part!r}, which is no field that it can change")
         for part, value in (*verb.needs.items(), *verb.sets.items()):
             if part not in fields or value not in fields[part].domain():
