@@ -1,0 +1,96 @@
+"""Faults of the template `library` that are edits of its files."""
+
+#: Kind, symptom, path, old and new text.
+EDITS = (
+    (
+        "leap-day",
+        "The number of nights is wrong for some old bookings, by one.",
+        "@package@_lib/dates.py",
+        "year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)",
+        "year % 4 == 0",
+    ),
+    (
+        "year-boundary",
+        "Renewals that fall into December have a wrong date.",
+        "@package@_lib/dates.py",
+        "year + (month - 1) // 12, (month - 1) % 12 + 1",
+        "year + month // 12, (month - 1) % 12 + 1",
+    ),
+    (
+        "integer-division",
+        "When guests split a bill, the parts do not add up to it.",
+        "@package@_lib/money.py",
+        "part, rest = divmod(total, people)",
+        "part, rest = total // people, 0",
+    ),
+    (
+        "exclusive-limit",
+        "Guests who stay just long enough do not get the long stay's price.",
+        "@package@_lib/money.py",
+        "if nights >= @from_nights@:",
+        "if nights > @from_nights@:",
+    ),
+    (
+        "lost-sign",
+        "Refunds are read as payments.",
+        "@package@_lib/money.py",
+        'sign = -1 if text.startswith("-") else 1\n',
+        "sign = 1\n",
+    ),
+    (
+        "touching-intervals",
+        "A @room@ cannot be booked from the hour at which another booking ends.",
+        "@package@_lib/slots.py",
+        "one[0] < other[1] and other[0] < one[1]",
+        "one[0] <= other[1] and other[0] <= one[1]",
+    ),
+    (
+        "unsorted-input",
+        "Times are offered as free that are booked, if bookings were entered in another order.",
+        "@package@_lib/slots.py",
+        "in sorted(taken):",
+        "in taken:",
+    ),
+    (
+        "nested-interval",
+        "A time is offered as free in the middle of a long booking.",
+        "@package@_lib/slots.py",
+        "end = max(end, stop)",
+        "end = stop",
+    ),
+    (
+        "version-as-text",
+        "The update check takes 1.9 for newer than 1.10.",
+        "@package@_lib/text.py",
+        '[int(part) for part in version.split(".")]',
+        'version.split(".")',
+    ),
+    (
+        "late-binding",
+        "The columns of tables are not aligned.",
+        "@package@_lib/text.py",
+        "lambda cell, width=width:",
+        "lambda cell:",
+    ),
+    (
+        "recursion-base",
+        "The depth of nested groups is one too high.",
+        "@package@_lib/text.py",
+        "        return 0\n",
+        "        return 1\n",
+    ),
+    (
+        "swallowed-error",
+        "A file with an unknown command is reported as fine.",
+        "@package@_lib/commands.py",
+        '            print(f"error: {error}")\n            @error_status@\n',
+        '            print(f"error: {error}")\n',
+    ),
+    (
+        "missing-export",
+        "Nothing works since the package was tidied up; it ends with an ImportError.",
+        "@package@_lib/__init__.py",
+        "import compare_versions, initials, table\n",
+        "import initials, table\n",
+    ),
+)

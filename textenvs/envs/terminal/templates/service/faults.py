@@ -1,0 +1,103 @@
+"""Faults of the template `service` that are edits of its files."""
+
+#: Kind, symptom, path, old and new text.
+EDITS = (
+    (
+        "layer-precedence",
+        "Since the last release the service ignores what operations set for this host.",
+        "@app@/settings.py",
+        '("defaults.conf", "production.env", "local.conf")',
+        '("local.conf", "production.env", "defaults.conf")',
+    ),
+    (
+        "duplicate-key",
+        "Pages of the search are longer than this host's setting.",
+        "@conf@/local.conf",
+        "log_level = info\n",
+        "log_level = info\npage_size = @other_size@\n",
+    ),
+    (
+        "typo-in-key",
+        "Customers in production are charged the wrong tax.",
+        "@conf@/production.env",
+        "TAX_PERCENT=",
+        "TAX_PRECENT=",
+    ),
+    (
+        "unit-suffix",
+        "The health page reports a timeout of many minutes.",
+        "@app@/settings.py",
+        "int(text[:-2]) / 1000",
+        "float(text[:-2])",
+    ),
+    (
+        "flag-as-text",
+        "Articles that are marked as hidden are offered to everybody.",
+        "@app@/settings.py",
+        "return text.lower() in @true_words@",
+        "return bool(text)",
+    ),
+    (
+        "shadowed-route",
+        "Every search is answered with 404, though pages of single articles work.",
+        "@app@/router.py",
+        '    ("GET", "/@things@/search", handlers.search),\n    ("GET", "/@things@/:@key@", handlers.show),\n',
+        '    ("GET", "/@things@/:@key@", handlers.show),\n    ("GET", "/@things@/search", handlers.search),\n',
+    ),
+    (
+        "stale-route",
+        "The shop's cart gets 404 when a customer pays.",
+        "@app@/router.py",
+        '("POST", "/@orders@"',
+        '("POST", "/new-@orders@"',
+    ),
+    (
+        "wrong-status",
+        "A client with a wrong method is told that the path does not exist.",
+        "@app@/router.py",
+        "        allowed = True\n",
+        "        allowed = False\n",
+    ),
+    (
+        "plus-not-decoded",
+        "A search for a town with two words in its name finds nothing.",
+        "@app@/router.py",
+        "{name: unquote_plus(value) for",
+        "{name: value for",
+    ),
+    (
+        "page-offset",
+        "The first page of a search lacks the cheapest articles.",
+        "@app@/handlers.py",
+        'fields.get("page", "1")) - 1) * size',
+        'fields.get("page", "1"))) * size',
+    ),
+    (
+        "mutable-default",
+        "A search shows articles of cities that were searched for before.",
+        "@app@/handlers.py",
+        "matches=None):\n    matches = [] if matches is None else matches\n",
+        "matches=[]):\n",
+    ),
+    (
+        "case-sensitivity",
+        "Links in old newsletters, in lower case, lead to 404.",
+        "@app@/store.py",
+        "self.by_key.get(key.upper())",
+        "self.by_key.get(key)",
+    ),
+    (
+        "zeroed-setting",
+        "The total of small orders lacks a part.",
+        "@conf@/local.conf",
+        "shipping = @shipping@\n",
+        "shipping = 0\n",
+    ),
+    (
+        "wrong-shebang",
+        "The service does not start on the new host.",
+        "bin/serve",
+        "#!/bin/sh\n",
+        "#!/usr/local/bin/sh\n",
+    ),
+)
