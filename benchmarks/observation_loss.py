@@ -1,12 +1,13 @@
 """Does predicting the environment help? Sampled tokens to a score, by the weight of ``actor.observation_loss``.
 
     python -m benchmarks.observation_loss [--weights 0,0.005,0.02,0.05] [--seeds 0,1,2] [--iterations 60]
-                                          [--every 5] [--families service-desk,textworld] [--knowing no,yes]
+                                          [--every 5] [--families service-desk,textworld,tau2] [--knowing no,yes]
                                           [--starts FOLDER] [--folder FOLDER] [--results FILE] [--report]
                                           [key=value ...]
 
 The environments are the small form of `textenv/service-desk` of `benchmarks.fork_credit`, where the results of tools
-and the customer's answers are what is predicted, and TextWorld's coin game, where it is the rooms. All weights of a
+and the customer's answers are what is predicted; TextWorld's coin game, where it is the rooms; and that of
+`textenv/tau2` (it needs tau2's data), where it is the customer's answers and phone. All weights of a
 seed start from the same policy, which is also `benchmarks.fork_credit`'s: it imitates the scripted expert, and then
 learns a bad habit (to hand a case over too early; arbitrary commands). It has never learned a token that it did not
 write itself. With `--knowing yes` it has: it is trained on episodes of its own, replies and observations alike, as a
@@ -43,7 +44,7 @@ from trainers.sft import fit
 from trainers.trajectory import Trajectory
 
 #: By family: the learning rate.
-CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4"}
+CHOSEN = {"service-desk": "2e-4", "textworld": "3e-4", "tau2": "2e-4"}
 #: What a run reports of its observations, by the last part of the metric's name.
 REPORTED = ("observation_nll", "observation_gradient", "observation_share")
 #: Batches of a policy's own episodes from which it learns what the environment says, and settings of that.

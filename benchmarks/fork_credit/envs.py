@@ -1,4 +1,4 @@
-"""Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
+"""Small forms of four environments that a model of a million parameters learns within minutes on one CPU thread.
 
 ``fork-credit/clarify`` are sums of two numbers, one of which is mostly missing. Its held-out requests are other draws
 of the same ones: what a model this small does with sums that it has never seen is not about credit assignment.
@@ -6,14 +6,16 @@ of the same ones: what a model this small does with sums that it has never seen 
 guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
 to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
 are not in the prompt there, for they would be most of it, and the customer's id is always the same: to copy one takes a
-small model thousands of steps.
+small model thousands of steps. ``fork-credit/tau2`` are those of tau2-bench's small telecom tasks that are solved on
+the customer's phone, without the policy and the manual; both splits have all. It needs tau2's data
+(docs/environments/tau2.md).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +31,8 @@ from textenvs.envs.service_desk.expert import call
 from textenvs.envs.service_desk.scenario import scenario_of
 from textenvs.envs.service_desk.shop_rules import decide
 from textenvs.envs.service_desk.tasks import ServiceDeskTasks
+from textenvs.envs.tau2.env import Tau2
+from textenvs.envs.tau2.user import order_of
 from textenvs.messages import Message, user
 from textenvs.task import Rows, Split, Task
 
@@ -100,6 +104,38 @@ class HandoverTasks(ServiceDeskTasks):
         return replace(task, ground_truth=truth, extra={"scenario": scenario})
 
 
+class Phones(Tau2):
+    """`tau2`'s small telecom tasks that the customer solves on the phone, by what the agent says."""
+
+    def __init__(self, *, split: Split = "train", **options: Any) -> None:
+        super().__init__(domain="telecom", split="small", max_assistant_turns=8, **options)
+        tasks = [self.tasks[number] for number in range(self.tasks.size or 0)]
+        orders = {task.key: self._orders(task) for task in tasks}
+        self.tasks = Rows(f"phones ({split})", [task for task in tasks if orders[task.key]])
+        #: What the agent can tell the customer to do: all that solves a task.
+        self.orders = sorted({order for own in orders.values() for order in own})
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        messages = super().opening(task)
+        assert not isinstance(messages, Awaitable)  # the user is scripted
+        return [message for message in messages if message["role"] != "system"]
+
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
+        """Tell the customer to do what solves any of the tasks."""
+        if len(self.state.messages) == 1:
+            return self.demonstration(rng)  # first, who it is
+        return self.orders[int(rng.integers(len(self.orders)))]
+
+    def _orders(self, task: Task) -> list[str]:
+        """Return what the agent has to tell a task's customer; nothing where it has to do something itself."""
+        calls = self._read(task)[1].calls
+        return [order_of(call) for call in calls] if all(call.side == "user" for call in calls) else []
+
+    def _open(self, opening: Sequence[Message]) -> ResetResult:
+        return TextEnv._open(self, opening)  # without the description of the tools
+
+
 gymnasium.register("fork-credit/clarify-v0", entry_point=Sums)
 gymnasium.register("fork-credit/collab-math-v0", entry_point=Locks)
 gymnasium.register("fork-credit/service-desk-v0", entry_point=Handover)
+gymnasium.register("fork-credit/tau2-v0", entry_point=Phones)

@@ -87,6 +87,16 @@ FAMILIES = {
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
         tuning=(100,),
     ),
+    # It needs tau2's data folder: docs/environments/tau2.md.
+    "tau2": Family(
+        env=_small("tau2"),
+        expert=1.0,
+        budget=150_000,
+        common=("rollout.max_response_length=48", "engine.max_context=768"),
+        start=("warm_start.steps=800", "warm_start.batch_size=16", "warm_start.demonstrations=1500"),
+        tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
+        tuning=(100,),
+    ),
 }
 _COMMON = (
     *("trainer.threads=1", "trainer.logger=[jsonl]", "trainer.resume_mode=disable", "model.device=cpu"),

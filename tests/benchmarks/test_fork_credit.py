@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from benchmarks.fork_credit import __main__ as command
 from benchmarks.fork_credit import envs, report, runs
 
+#: As tests/textenvs/envs/tau2 have it.
+TAU2 = Path(os.environ.get("TAU2_DATA_DIR") or Path(__file__).resolve().parents[3] / "shared" / "data" / "tau2")
 SMALL = {"clarify": envs.Sums, "collab-math": envs.Locks, "service-desk": envs.Handover}
 
 
@@ -30,6 +33,23 @@ def test_expert_return_matches_reference(name: str) -> None:
 
 def curve(*points: tuple[int, float]) -> dict[str, object]:
     return {"family": "service-desk", "curve": points}
+
+
+@pytest.mark.skipif(not TAU2.is_dir(), reason=f"tau2-bench's data is not at {TAU2}")
+def test_phones_are_solved_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expert solves each task by what it says, and the prompt has neither policy nor tools."""
+    monkeypatch.setenv("TAU2_DATA_DIR", str(TAU2))
+    env = envs.Phones(split="test")
+    size = env.tasks.size
+    assert size is not None
+    assert size > 10
+    for task in range(size):
+        conversation, _ = env.reset(options={"task_index": task})
+        assert [message["role"] for message in conversation] == ["user"]
+        while not env.state.done:
+            env.step(env.demonstration(np.random.default_rng(task)))
+        assert env.state.return_so_far == pytest.approx(runs.FAMILIES["tau2"].expert)
+        assert env.state.assistant_turns < 6
 
 
 def test_tokens_are_counted_to_mean_score() -> None:

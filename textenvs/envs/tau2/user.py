@@ -224,6 +224,12 @@ def _first_person(sentence: str) -> str:
     return sentence
 
 
+def order_of(call: Call) -> str:
+    """Return the words by which the scripted expert tells the user to make a call."""
+    values = "".join(f", {name}: {value}" for name, value in call.arguments.items())
+    return EXPERT["order"].format(tool=call.name, arguments=values)
+
+
 def next_move(criteria: Criteria, state: Tau2State, messages: Sequence[str]) -> Call | str:
     """Return the scripted expert's next move: the task's own actions in order, asking for a yes before each change.
 
@@ -241,8 +247,7 @@ def next_move(criteria: Criteria, state: Tau2State, messages: Sequence[str]) -> 
             made.remove(call)
             continue
         if call.side == "user":
-            values = "".join(f", {name}: {value}" for name, value in call.arguments.items())
-            return EXPERT["order"].format(tool=call.name, arguments=values)
+            return order_of(call)
         question = EXPERT["confirm"].format(call=f"{call.name}({', '.join(map(str, call.arguments.values()))})")
         if not call.writes(domain) or domain == "mock" or any(question in words for words in state.agreed):
             return call
