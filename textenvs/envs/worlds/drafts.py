@@ -153,9 +153,9 @@ def _draw_part(
             if (draft := _kept(world, name, goal, maker, holds, shape.facts)) is not None:
                 return draft
         # The world has no such goal: another form that rules can be about. What they do stays as long as it can, so it
-        # is as frequent in all worlds.
+        # is as frequent in all worlds. A few worlds have rules that decide hardly any goal: there, any form.
         if form is None or attempt % 8 == 0:
-            name = names[_drawn(ruled, rng)]
+            name = names[_drawn(ruled if attempt < _ATTEMPTS // 2 else weights, rng)]
         decision = _decision(rng) if attempt % 16 == 0 else decision
     raise RuntimeError(f"world {world.name}: no goal after {_ATTEMPTS * _TRIES} draws")
 
