@@ -83,7 +83,10 @@ FAMILIES = {
         expert=1.0,
         budget=150_000,
         common=("rollout.max_response_length=16", "engine.max_context=768"),
-        start=("warm_start.steps=85", "warm_start.batch_size=32", "warm_start.demonstrations=200"),
+        start=(
+            *("warm_start.steps=85", "warm_start.batch_size=32", "warm_start.demonstrations=200"),
+            "warm_start.step_timeout_s=1800",  # the first reset compiles the games
+        ),
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
         tuning=(100,),
     ),
