@@ -2,7 +2,8 @@
 
 A command runs in new namespaces of users, mounts and processes, in the container's folder as its root, with the
 system's ``/usr`` below a layer of its own. So processes end with the command that started them: there is no daemon.
-Users are noted and not kept. The file ``faults`` has the names of calls that fail or hang; ``calls`` has a line for each call.
+Users are noted and not kept. The file ``faults`` has the names of calls that fail or
+hang; ``calls`` has a line for each call.
 """
 
 import json

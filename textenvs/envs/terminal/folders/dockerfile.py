@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,8 +34,6 @@ _ONLINE = {"git": {"clone", "fetch", "pull", "push", "submodule"}, "python3": {"
 _HEREDOC = re.compile(r"<<-?\s*['\"]?\w")
 _OPERATORS = {"&&", "||", ";", "|", "&", "(", ")", "{", "}", "!"}
 _REMEDY = "Give runtime='docker' or 'podman', where there is one, or leave the task out"
-#: Names in the folder of an image's files that are of the tests and the solution, in Terminal-Bench's format.
-_HIDDEN = frozenset(("tests", "run-tests.sh", "solution.sh", "solution.yaml", "task.yaml"))
 #: Bytes of a file that is copied into the sandbox; the limits of the shell are for all of them together.
 _FILE_BYTES = 16 << 20
 
@@ -68,14 +67,20 @@ class Plan:
         return frozenset(path.partition("/")[0] for path in paths if path)
 
 
-def plan_of(dockerfile: Path, context: Path) -> Plan:
+def plan_of(dockerfile: Path, context: Path, hidden: frozenset[str] = frozenset()) -> Plan:
     """Return how a sandbox builds a Dockerfile.
+
+    Args:
+        dockerfile: The file.
+        context: The folder that its files are copied from.
+        hidden: Names in that folder which the policy must not see.
 
     Raises:
         TaskError: A line that it cannot build; the message names it and says what to do.
     """
     steps: list[Step] = []
     variables: dict[str, str] = {}
+    folders = {""}
     workdir, bases = "/", 0
     for number, instruction, rest in _lines(read_text(dockerfile)):
         where = f"{dockerfile}, line {number}: {instruction} {rest}"
@@ -87,10 +92,13 @@ def plan_of(dockerfile: Path, context: Path) -> Plan:
         elif instruction == "WORKDIR":
             workdir = _path(rest.strip("\"'"), workdir, where)
             steps.append(Step(number, workdir))
+            folders |= _folders_above(f"{workdir}/x")
         elif instruction == "ENV":
             variables |= _variables(rest, where)
         elif instruction == "COPY":
-            steps.append(Step(number, workdir, files=_copied(rest, context, workdir, where)))
+            files = _copied(rest, context, workdir, where, hidden, folders)
+            steps.append(Step(number, workdir, files=files))
+            folders = folders.union(*map(_folders_above, files))
         elif instruction == "RUN":
             steps.append(Step(number, workdir, _command(rest, where), variables=dict(variables)))
         else:
@@ -143,8 +151,18 @@ def _variables(rest: str, where: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def _copied(rest: str, context: Path, workdir: str, where: str) -> dict[str, tuple[bytes, int]]:
-    """Return the files of a COPY line, by path from the root."""
+def _folders_above(path: str) -> set[str]:
+    """Return the folders above a path from the root, without the first ``/``."""
+    parts = path.lstrip("/").split("/")[:-1]
+    return {"/".join(parts[:count]) for count in range(len(parts) + 1)}
+
+
+def _copied(
+    rest: str, context: Path, workdir: str, where: str, hidden: frozenset[str], folders: AbstractSet[str]
+) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a COPY line, by path from the root; ``folders`` are there already."""
+    if (context / ".dockerignore").is_file():
+        _refuse(where, "the file .dockerignore is not read")
     mode = None
     while rest.startswith("--"):
         option, _, rest = rest.partition(" ")
@@ -165,13 +183,13 @@ def _copied(rest: str, context: Path, workdir: str, where: str) -> dict[str, tup
         for path in map(Path, found):
             if not path.resolve().is_relative_to(context.resolve()):
                 _refuse(where, f"{source} is outside of the task's folder")
-            into = target.endswith("/") or target in (".", "..") or len(sources) + len(found) > 2
+            into = target.endswith("/") or place in folders or len(sources) + len(found) > 2
             if path.is_dir():
                 inner = {part: part.relative_to(path).as_posix() for part in sorted(path.rglob("*")) if part.is_file()}
             else:
-                inner = {path: path.name if into or not place else ""}
-            if hidden := [part for part in inner if part.relative_to(context).parts[0] in _HIDDEN]:
-                _refuse(where, f"it copies {hidden[0].relative_to(context)}, which the policy must not see")
+                inner = {path: path.name if into else ""}
+            if shown := [part for part in inner if part.relative_to(context).parts[0] in hidden]:
+                _refuse(where, f"it copies {shown[0].relative_to(context)}, which the policy must not see")
             for part, name in inner.items():
                 executable = 0o755 if os.access(part, os.X_OK) else 0o644
                 files["/".join(filter(None, (place, name)))] = read_bytes(part, _FILE_BYTES), mode or executable

@@ -86,7 +86,7 @@ class FolderTask:
         """The command that runs the tests; its output is what Terminal-Bench's parser reads."""
         if self.format == "terminal-bench":
             return "bash /tests/run-tests.sh 2>&1"
-        return "chmod +x /tests/test.sh 2>/dev/null; /tests/test.sh > /logs/verifier/test-stdout.txt 2>&1"
+        return "/tests/test.sh > /logs/verifier/test-stdout.txt 2>&1"
 
     @property
     def solution_script(self) -> str:
@@ -102,6 +102,8 @@ class FolderTask:
         files = _files_below(self.root / "tests", "tests")
         if self.format == "terminal-bench":
             files["tests/run-tests.sh"] = _file(self.root / "run-tests.sh")
+        else:
+            files["tests/test.sh"] = files["tests/test.sh"][0], 0o755
         return files
 
     def solution(self) -> dict[str, tuple[bytes, int]] | None:

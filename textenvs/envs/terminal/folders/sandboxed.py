@@ -23,6 +23,8 @@ _TEST_FOLDERS = frozenset(folder.lstrip("/") for folder in TEST_FOLDERS)
 _OF_TESTS = tuple(f"{folder}/" for folder in CLEARED)
 _HOME = "/root"
 _ROOT_USERS = (None, "root", "0")
+#: Names beside a Dockerfile of Terminal-Bench's format that are of the tests and the solution.
+_HIDDEN = frozenset(("tests", "run-tests.sh", "solution.sh", "solution.yaml", "task.yaml"))
 #: Links that are followed for one path, as the kernel does.
 _LINKS = 40
 #: MiB, files and bytes of output for the tests, beside what the episode's files may have.
@@ -127,7 +129,7 @@ def _work_of(tree: Tree) -> dict[str, Entry]:
 
 
 def _leads_to_tests(tree: Tree, link: str) -> bool:
-    """Return whether a link leads to where tests will be, or where the tree does not tell: such an output is no work."""
+    """Return whether a link leads to where tests will be, or whether the tree does not tell."""
     place: list[str] = []
     ahead, followed = link.split("/"), 0
     while ahead:
@@ -160,7 +162,7 @@ def _plan(task: FolderTask) -> Plan:
     for key, user in (("agent.user", task.user), ("verifier.user", task.tests_user)):
         if user not in _ROOT_USERS:
             raise TaskError(f"{task.root}: {key} is {user!r}, and a sandbox has one user. Give runtime='docker'")
-    return plan_of(task.dockerfile, task.context)
+    return plan_of(task.dockerfile, task.context, _HIDDEN if task.context == task.root else frozenset())
 
 
 async def _built(shell: Shell, state: ShellState, step: Step, task: FolderTask) -> ShellState:

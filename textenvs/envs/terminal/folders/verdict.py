@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ....bounded_files import UnreadableFile, parse_json
+from ....bounded_files import parse_json
 
 #: The line after which pytest lists results, and a line of that list.
 _SUMMARY = re.compile(r"=+ *short test summary info *=+", re.IGNORECASE)
@@ -58,7 +58,7 @@ def of_reward_files(json_text: bytes | None, text: bytes | None) -> Verdict:
     if json_text is not None:
         try:
             value = parse_json(json_text)
-        except UnreadableFile as error:
+        except ValueError as error:
             return Verdict(None, f"reward.json: {error}")
         if isinstance(value, dict):
             if "reward" not in value and len(value) != 1:
