@@ -27,7 +27,7 @@ class HasShell(EpisodeState):
 
 
 class RunsCommands(Protocol):
-    """What runs commands: a :class:`~textenvs.sandbox.Shell`, or another with a state of its own."""
+    """Runs commands: a :class:`~textenvs.sandbox.Shell`, or another with a state of its own."""
 
     async def run(self, state: Any, command: str, *, timeout_s: float | None = None) -> tuple[Any, ShellResult]:
         """Return the state after a command, and its result; ``SandboxFailure`` where nothing could be run."""

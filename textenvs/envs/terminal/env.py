@@ -293,14 +293,16 @@ class Terminal(ToolEnv[TerminalState]):
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """Look for the faults, repair them, finish; or find the answer and finish with it.
 
-        Of a folder's task: run its own solution, and finish.
+        Of a folder's task: run its own solution and finish, in one reply.
         """
         state = self.state
         if self.folder is not None:
             solution = solution_command(self.folder.task_of(self.task))
             if solution is None:
                 raise NoDemonstration(f"task {self.task.key} has no solution script of at most 128 KiB")
-            return self._finish() if solution in state.commands else self._run(solution)
+            last = call(finish.name)
+            calls = [last] if solution in state.commands else [call(_RUN, command=solution), last]
+            return self.format.write("", calls)
         assignment = self.assignment
         command = next((one for one in assignment.plan() if one not in state.commands), None)
         if command is None:

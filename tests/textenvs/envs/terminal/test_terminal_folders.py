@@ -13,7 +13,7 @@ from shells import shell_of
 
 import textenvs
 from textenvs.audit import Subject, contract
-from textenvs.audit.earnings import returns
+from textenvs.audit.earnings import returns, unasked
 from textenvs.env import EnvironmentFailure, NoDemonstration
 from textenvs.envs.terminal.folders import sandboxed
 from textenvs.envs.terminal.folders.verdict import of_pytest, of_reward_files
@@ -62,7 +62,7 @@ def test_expert_solves_and_secrets_stay(name):
 def test_contract_of_every_environment():
     options = {"tasks": str(EXAMPLES / "harbor" / "tally-visits"), "max_assistant_turns": 3}
     subject = Subject(functools.partial(textenvs.make, "textenv/terminal", **options), episodes=1)
-    for verdict in (*contract(subject), returns(subject)):
+    for verdict in (*contract(subject), returns(subject), unasked(subject)):
         assert verdict.status in ("pass", "skipped"), verdict
     assert all(record.success for record in subject.expert)
 
@@ -71,8 +71,8 @@ def test_contract_of_every_environment():
 def test_forks_and_snapshots_continue_alike(name):
     env, other = make(EXAMPLES / name), make(EXAMPLES / name)
     first = [run("x=4; echo $x > note; date > /dev/null"), "words", run("cat note; pwd")]
-    solution = env.reset(seed=3, options={"task_index": 1}) and env.demonstration(np.random.default_rng(0))
-    actions = [*first, solution, FINISH]
+    env.reset(seed=3, options={"task_index": 1})
+    actions = [*first, run(env.secrets()[0]), FINISH]
     seen = [env.step(action) for action in actions]
     assert seen[-1][-1]["stop"] == "solved"
     for turn in range(len(actions)):
@@ -89,7 +89,7 @@ def test_forks_and_snapshots_continue_alike(name):
 def test_last_reply_is_judged_without_finish():
     env = make(EXAMPLES / "harbor", max_assistant_turns=1)
     env.reset(seed=0, options={"task_index": 0})
-    _, reward, terminated, truncated, info = env.step(env.demonstration(np.random.default_rng(0)))
+    _, reward, terminated, truncated, info = env.step(run(env.secrets()[0]))
     assert (reward, terminated, truncated, info["stop"]) == (1.5, True, False, "solved")
 
 

@@ -40,7 +40,7 @@ _FILE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Step:
-    """What a line adds: files (by path from the root, with contents and modes), a folder, or a command.
+    """Additions of a line: files (by path from the root, with contents and modes), a folder, or a command.
 
     ``folder`` is where the command runs, or a folder to make; ``line`` is the line's number.
     """
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a sandbox makes the files of a task: steps in order, and the variables and the folder that result."""
+    """A sandbox's way to a task's files: steps in order, and the variables and the folder that result."""
 
     steps: tuple[Step, ...]
     variables: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the tests of a task said: the reward, as each format defines it, or why there is none."""
+"""Results of a task's tests: the reward, as each format defines it, or why there is none."""
 
 from __future__ import annotations
 
