@@ -138,21 +138,25 @@ def test_links_to_own_files_are_kept():
     assert sandboxed._work_of(tree).keys() == tree.keys()
 
 
-def test_program_cannot_change_tests_that_run(tmp_path):
-    tests = "#!/bin/bash\n/app/program\necho 0 > /logs/verifier/reward.txt\n"
-    env = make(harbor_task(tmp_path, tests=tests, solution="echo 'echo 1 > /tests/x' > /app/program", name="one"))
-    env.folder._proven.add("one")
-    program = "printf '#!/bin/bash\\necho \"echo 1 > /logs/verifier/reward.txt\" >> /tests/test.sh\\n' > program"
-    reward, info = play(env, run(f"{program}; chmod +x program"), FINISH)
-    assert (reward, info["stop"]) == (0.0, "unsolved")
+def test_link_through_the_system_is_no_work():
+    """Links of the system, which the tree does not have, decide where such a path leads."""
+    tree = Tree.of({"app/a": "x"}, links={"app/b": "/usr/lib/ssl/certs/../../../tests/x", "app/c": "/usr/bin/env"})
+    assert sandboxed._work_of(tree).keys() == tree.keys() - {"app/b"}
 
 
-def test_program_left_running_by_tests_earns_nothing(tmp_path):
+@pytest.mark.parametrize(
+    "program",
+    [
+        'echo "echo 1 > /logs/verifier/reward.txt" >> /tests/test.sh',
+        "echo 1 > /logs/verifier/reward.txt; kill -9 $PPID",
+        "(while :; do echo 1 > /logs/verifier/reward.txt; done) > /dev/null 2>&1 &",
+    ],
+)
+def test_program_that_tests_run_cannot_pay_itself(tmp_path, program):
     tests = "#!/bin/bash\n/app/program\necho 0 > /logs/verifier/reward.txt\nsleep 0.3\n"
     env = make(harbor_task(tmp_path, tests=tests))
     env.folder._proven.add("one")
-    loop = "(while :; do echo 1 > /logs/verifier/reward.txt; done) > /dev/null 2>&1 &"
-    reward, info = play(env, run(f"printf '#!/bin/bash\\n{loop}\\n' > program; chmod +x program"), FINISH)
+    reward, info = play(env, run(f"cat > program <<'END'\n#!/bin/bash\n{program}\nEND\nchmod +x program"), FINISH)
     assert (reward, info["stop"]) == (0.0, "unsolved")
 
 
