@@ -149,7 +149,7 @@ def test_link_through_the_system_is_no_work():
     [
         'echo "echo 1 > /logs/verifier/reward.txt" >> /tests/test.sh',
         "echo 1 > /logs/verifier/reward.txt; kill -9 $PPID",
-        "(while :; do echo 1 > /logs/verifier/reward.txt; done) > /dev/null 2>&1 &",
+        "(while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.05; done) > /dev/null 2>&1 &",
     ],
 )
 def test_program_that_tests_run_cannot_pay_itself(tmp_path, program):
