@@ -81,6 +81,8 @@ class Terminal(ToolEnv[TerminalState]):
     that no repair may change are as they were; or when the answer is right. An infrastructure that fails ends the
     episode as failed.
 
+    Of a folder's task, the task's own tests decide, at the end; ``progress`` is their reward, from 0 to 1.
+
     The reward's terms: ``success`` (once, when it ends solved), ``progress`` (what the share of checks that pass and of
     faults that are undone has changed; a project that passes all checks has a share of 1), ``turn`` and ``tool_error``
     (for each call that was not run; a command that fails is none). Metrics, of every turn: ``share``, and ``verified``,

@@ -57,6 +57,7 @@ _PREFIX = "textenvs"
 _LIMITS = ("wall_s", "output_bytes", "memory_mb", "processes")
 #: The state comes from standard input, and goes to standard error; output and errors of the command are one stream.
 _EXEC = f'exec 250>&2 251<&0 252<<<"" 2>&1 </dev/null; {RUN}'
+_END = b"\0END\0"  # of bash's state
 _numbers = itertools.count()
 
 
@@ -249,14 +250,14 @@ class Containers:
         notes: tuple[str, ...] = ()
         if stopped:  # what it started goes on without the program that asked for it
             self._revive("restart", container)
-        elif not saved.endswith(b"\0END\0") and self._inspect(container, "{{.State.Running}}") != "true":
+        elif _END not in saved and self._inspect(container, "{{.State.Running}}") != "true":
             self._revive("start", container)
             notes = ("The container had ended: no process of before is there.",)
         reply = Reply(
             stopped=stopped,
             code=None if stopped else code,
             head=called.head,
-            tail=called.tail if saved.endswith(b"\0END\0") else called.tail + _words_of(saved),
+            tail=called.tail if _END in saved else called.tail + _words_of(saved),
             omitted=called.omitted,
             saved=saved,
         )

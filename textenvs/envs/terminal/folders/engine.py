@@ -82,7 +82,11 @@ class Engine:
         """
         try:
             process = subprocess.Popen(
-                [self.program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                [self.program, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "DOCKER_CLI_HINTS": "false"},  # advertisements among the errors
             )
         except OSError as error:
             raise SandboxFailure(f"{self.program} could not be started: {error}") from error
