@@ -24,14 +24,9 @@ MAY_NOT = "this machine has no namespaces of users, or no layers of folders in t
 
 
 def _permitted() -> bool:
-    script = "mount -t overlay o -o lowerdir=/usr,upperdir=$0/up,workdir=$0/work $0/usr && ls $0/usr/bin"
-    return (
-        subprocess.run(
-            ["sh", "-c", f"d=$(mktemp -d); mkdir $d/up $d/work $d/usr; unshare -r -m sh -c '{script}' $d"],
-            capture_output=True,
-        ).returncode
-        == 0
-    )
+    layer = "mount -t overlay o -o lowerdir=/usr,upperdir=$0/up,workdir=$0/work $0/usr && ls $0/usr/bin"
+    script = f"d=$(mktemp -d); mkdir $d/up $d/work $d/usr; unshare -r -m sh -c '{layer}' $d; s=$?; rm -rf $d; exit $s"
+    return subprocess.run(["sh", "-c", script], capture_output=True).returncode == 0
 
 
 permitted = pytest.mark.skipif(not _permitted(), reason=MAY_NOT)

@@ -243,8 +243,8 @@ class Containers:
                 part + b"\0" for part in taken_over(state.shell, command.encode("utf-8", "replace")).values()
             ),
             timeout_s=limits.wall_s,
-            kept=limits.output_bytes,
-            kept_errors=4 * STATE_BYTES,
+            output_bytes=limits.output_bytes,
+            error_bytes=4 * STATE_BYTES,
         )
         saved, stopped, code = called.errors, called.stopped, called.code
         notes: tuple[str, ...] = ()
@@ -330,7 +330,7 @@ class Containers:
     def _copy_work(self, source: str, target: str) -> None:
         """Replace the folders that an episode changed, but those of programs and tests; end its processes before."""
         self.engine.call("kill", source)  # one that has ended already is an error, and as good
-        listed = self.engine.call("diff", source, timeout_s=COPY_S, kept=_DIFF_BYTES)
+        listed = self.engine.call("diff", source, timeout_s=COPY_S, output_bytes=_DIFF_BYTES)
         if listed.code or listed.stopped or listed.omitted:
             raise SandboxFailure("the changed files of the container could not be listed, or are too many")
         lines = listed.output.decode("utf-8", "surrogateescape").splitlines()

@@ -177,13 +177,13 @@ def _copied(
     place = _path(target, workdir, where).lstrip("/")
     files: dict[str, tuple[bytes, int]] = {}
     for source in sources:
-        found = sorted(glob.glob(str(context / source.lstrip("/")), include_hidden=True))
-        if not found:
+        matches = sorted(glob.glob(str(context / source.lstrip("/")), include_hidden=True))
+        if not matches:
             _refuse(where, f"the task's folder has no {source}")
-        for path in map(Path, found):
+        for path in map(Path, matches):
             if not path.resolve().is_relative_to(context.resolve()):
                 _refuse(where, f"{source} is outside of the task's folder")
-            into = target.endswith("/") or place in folders or len(sources) + len(found) > 2
+            into = target.endswith("/") or place in folders or len(sources) + len(matches) > 2
             if path.is_dir():
                 inner = {part: part.relative_to(path).as_posix() for part in sorted(path.rglob("*")) if part.is_file()}
             else:

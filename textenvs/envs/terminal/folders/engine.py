@@ -72,8 +72,8 @@ class Engine:
         *arguments: str,
         stdin: bytes = b"",
         timeout_s: float = SHORT_S,
-        kept: int = _KEPT,
-        kept_errors: int = _KEPT,
+        output_bytes: int = _KEPT,
+        error_bytes: int = _KEPT,
     ) -> Called:
         """Run the program, and return what it did; a limit of time or size ends it.
 
@@ -93,7 +93,7 @@ class Engine:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        streams = _Ends(process, kept), _Ends(process, kept_errors)
+        streams = _Ends(process, output_bytes), _Ends(process, error_bytes)
         readers = [
             threading.Thread(target=ends.read, args=(stream,), daemon=True)
             for ends, stream in zip(streams, (process.stdout, process.stderr), strict=True)
@@ -149,7 +149,7 @@ class Engine:
         Raises:
             SandboxFailure: The program took too long.
         """
-        called = self.call("cp", f"{container}:{path}", "-", timeout_s=COPY_S, kept=2 * most + (1 << 16))
+        called = self.call("cp", f"{container}:{path}", "-", timeout_s=COPY_S, output_bytes=2 * most + (1 << 16))
         if called.stopped == "wall":
             raise SandboxFailure(f"`{self.program} cp` took longer than {COPY_S:g} s")
         try:
