@@ -26,7 +26,7 @@ PERSON_OPTIONS = frozenset(
     + ("judge", "max_concurrency", "options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url")
     + ("user",)
     + ("agent", "careless", "command", "expert", "files", "images", "posts", "record", "roles", "scorer", "serve")
-    + ("limits", "timeout", "packages")
+    + ("limits", "timeout", "packages", "runtime", "network", "clean_tests")
 )
 
 

@@ -69,15 +69,15 @@ def make_command_job(
     return job | {"argv": list(argv), "environment": dict(environment), "disk": limits.disk_mb << 20}
 
 
-def make_shell_job(argv: Sequence[str], limits: ShellLimits, *, proc: bool) -> dict[str, Any]:
+def make_shell_job(argv: Sequence[str], limits: ShellLimits, folders: Sequence[str], *, proc: bool) -> dict[str, Any]:
     """Build the job of the process that runs a shell's commands (:mod:`.shell_init`), with ``argv`` for each.
 
-    ``proc`` is whether they have ``/proc``, with their own processes.
+    ``folders`` are those that they may write. ``proc`` is whether they have ``/proc``, with their own processes.
     """
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": "namespaces", "rlimits": rlimits, "program": None, "stdin": b"", "channel": None}
     job |= {"proc": proc, "shell": True, "argv": list(argv), "disk": limits.disk_mb << 20}
-    return job | layout.shell_layout() | _confined("namespaces", limits, rlimits) | {"inodes": limits.files}
+    return job | layout.shell_layout(folders) | _confined("namespaces", limits, rlimits) | {"inodes": limits.files}
 
 
 def _confined(

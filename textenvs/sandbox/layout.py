@@ -18,9 +18,12 @@ from typing import Any
 _FOLDER, PROGRAM = "/tmp", "main.py"
 #: The folder of a command, which is its home, too.
 COMMAND_FOLDER = "/sandbox"
-#: The folders of a shell's command, and where their file system is mounted first.
-SHELL_FOLDERS: tuple[str, ...] = ("/project", "/tmp")
+#: Where the file system of a shell's command is mounted first.
 SHELL_ROOT = "/box"
+#: Names in the root of a shell's box that no folder of the shell may have: the system's, and those of this package.
+RESERVED: frozenset[str] = frozenset(
+    ("usr", "bin", "sbin", "lib", "lib32", "lib64", "nix", "gnu", "etc", "dev", "proc", "sys", "python", "box")
+)
 #: The interpreter inside.
 PYTHON = "/python/bin/python3"
 #: The shared libraries of the interpreter inside.
@@ -132,8 +135,10 @@ def command_layout(paths: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def shell_layout() -> dict[str, Any]:
+def shell_layout(folders: Sequence[str] = ()) -> dict[str, Any]:
     """Return the root of a shell's boxes: the system's programs and libraries, this Python without its packages.
+
+    ``folders`` are those that a command may write, in the root.
 
     What is installed beside this process is not there: it may have the environment that is played, and its solutions.
     """
@@ -168,7 +173,7 @@ def shell_layout() -> dict[str, Any]:
         "links": tuple(links),
         "devices": _DEVICES,
         "folder": SHELL_ROOT,
-        "writable": SHELL_FOLDERS,
+        "writable": tuple(folders),
     }
 
 

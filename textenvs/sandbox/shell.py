@@ -13,12 +13,13 @@ import hashlib
 import itertools
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .backends import choose
 from .box import CONCURRENCY
+from .layout import RESERVED
 from .result import ShellLimits, Status
 from .shell_cache import TreeCache
 from .shell_server import Reply, bash_path, start
@@ -72,7 +73,8 @@ class ShellState:
     """All that lasts of a shell from one command to the next; immutable, and picklable.
 
     Args:
-        tree: The files: those of ``/project`` below ``project``, those of ``/tmp`` below ``tmp``.
+        tree: The files: those of ``/project`` below ``project``, those of ``/tmp`` below ``tmp``. Its topmost folders
+            are those that a command may write, and last whatever it does.
         script: Variables, functions, aliases, ``shopt`` options and the umask, as bash wrote them down.
         options: The names of the options of ``set -o`` that are on, with colons between them.
         cwd: The working directory.
@@ -102,6 +104,30 @@ class ShellState:
             entries[f"project/{path}"] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
         return cls(Tree(entries))
 
+    @classmethod
+    def rooted(cls, files: Tree, folders: Iterable[str], cwd: str) -> ShellState:
+        """Return the state of a new shell with files in several folders of the root; a time of 0 becomes the shell's.
+
+        Args:
+            files: By path from the root.
+            folders: Topmost folders that the shell has beside those of ``files``.
+            cwd: Where it begins.
+
+        Raises:
+            ValueError: A file in the root itself, a folder of the system, or a path of too many parts.
+        """
+        time_ns = CLOCK_S * 10**9
+        entries = {name: Entry("folder", b"", 0o755, time_ns) for name in folders}
+        for path, entry in files.items():
+            entries[path] = entry if entry.mtime_ns else replace(entry, mtime_ns=time_ns)
+            if path.count("/") + 1 > DEEPEST:
+                raise ValueError(f"a shell keeps paths of at most {DEEPEST} parts: not {path!r}")
+        for path, entry in entries.items():
+            if "/" not in path and (path in RESERVED or entry.kind != "folder"):
+                why = "is the system's" if path in RESERVED else f"is a {entry.kind}"
+                raise ValueError(f"a shell keeps folders of its own in the root, and /{path} {why}")
+        return cls(Tree(entries), cwd=cwd)
+
     @property
     def project(self) -> Tree:
         """The files in ``/project``."""
@@ -125,6 +151,7 @@ class ShellResult:
         exit_code: Of bash; minus the signal's number where a signal ended it. ``None`` where its box was stopped.
         cwd: The working directory after it.
         notes: Sentences on what the shell did on its own: processes that were ended, files that could not be kept.
+        survivors: How many processes it left, which were ended.
     """
 
     status: Status
@@ -134,6 +161,7 @@ class ShellResult:
     exit_code: int | None = None
     cwd: str = PROJECT
     notes: tuple[str, ...] = ()
+    survivors: int = 0
 
     @property
     def output(self) -> str:
@@ -174,7 +202,7 @@ class Shell:
         bash_path()
 
     async def run(
-        self, state: ShellState, command: str, *, timeout_s: float | None = None
+        self, state: ShellState, command: str, *, timeout_s: float | None = None, read_only: tuple[str, ...] = ()
     ) -> tuple[ShellState, ShellResult]:
         """Run a command, or several lines of them.
 
@@ -182,6 +210,7 @@ class Shell:
             state: What it finds.
             command: Its text, of at most :data:`COMMAND_BYTES` bytes.
             timeout_s: Seconds it may take, at most ``limits.wall_s``, which is the default.
+            read_only: Topmost folders of the state, such as ``"/tests"``, in which it cannot write.
 
         Returns:
             The state after it, and what it did. Whatever the command does ends here, and not in an exception.
@@ -189,7 +218,7 @@ class Shell:
         Raises:
             SandboxFailure: The box could not be made: nothing was run.
         """
-        work = self._prepare(state, command, timeout_s)
+        work = self._prepare(state, command, timeout_s, read_only)
         if isinstance(work, tuple):
             return work
         return await asyncio.wrap_future(threads(CONCURRENCY, "textenvs-shell").submit(work))
@@ -202,7 +231,7 @@ class Shell:
         return work if isinstance(work, tuple) else work()
 
     def _prepare(
-        self, state: ShellState, command: str, timeout_s: float | None
+        self, state: ShellState, command: str, timeout_s: float | None, read_only: tuple[str, ...] = ()
     ) -> tuple[ShellState, ShellResult] | Callable[[], tuple[ShellState, ShellResult]]:
         """Return the result of a command where it is known, or else what runs the command and waits for it."""
         text = command.encode("utf-8", "replace")
@@ -212,22 +241,19 @@ class Shell:
             return state, ShellResult("error", message, exit_code=2, cwd=state.cwd)
         wall_s = min(self.limits.wall_s, timeout_s or self.limits.wall_s)
         parts = (state.script, state.options, state.cwd, state.status, state.commands)
-        whole = repr((self.limits, wall_s, state.tree.digest, text, *parts))
+        whole = repr((self.limits, wall_s, state.tree.digest, text, read_only, *parts))
         key = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()
         if (cached := _cache.get(key)) is not None:
             return cached
         request = {
             "files": [(encoded(path), e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
-            "script": state.script,
-            "options": _set_command(state.options),
-            "cwd": encoded(state.cwd),
-            "status": str(state.status).encode(),
-            "command": text,
+            **taken_over(state, text),
             "environment": _environment(state),
             "wall_s": wall_s,
             "output_bytes": self.limits.output_bytes,
             "state_bytes": STATE_BYTES,
             "now_ns": state.clock_s * 10**9,
+            "read_only": list(read_only),
         }
         return functools.partial(_run, self.limits, request, state, key)
 
@@ -237,23 +263,35 @@ _cache = TreeCache[tuple[ShellState, ShellResult]](CACHE_BYTES)
 
 
 @functools.cache
-def _pool(limits: ShellLimits) -> Pool:
-    return Pool(functools.partial(start, limits), CONCURRENCY, "textenvs-shell")
+def _pool(limits: ShellLimits, folders: tuple[str, ...]) -> Pool:
+    return Pool(functools.partial(start, limits, folders), CONCURRENCY, "textenvs-shell")
 
 
 def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes) -> tuple[ShellState, ShellResult]:
-    reply = _pool(limits).ask(request, request["wall_s"])
-    finished = _after(replace(limits, wall_s=request["wall_s"]), state, reply)
+    folders = tuple(f"/{path}" for path in state.tree if "/" not in path)
+    reply = _pool(limits, folders).ask(request, request["wall_s"])
+    finished = after(replace(limits, wall_s=request["wall_s"]), state, reply)
     # How far one that was stopped came depends on the machine.
     if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
-        after, result = finished
-        return _cache.put(key, finished, after.tree, len(after.script) + len(result.head) + len(result.tail))
+        changed, result = finished
+        return _cache.put(key, finished, changed.tree, len(changed.script) + len(result.head) + len(result.tail))
     return finished
 
 
 def _environment(state: ShellState) -> dict[str, str]:
     dates = ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
     return {**_ENVIRONMENT, "SOURCE_DATE_EPOCH": str(state.clock_s), **dict.fromkeys(dates, f"{state.clock_s} +0000")}
+
+
+def taken_over(state: ShellState, command: bytes) -> dict[str, bytes]:
+    """Return what bash takes over before a command (``shell.bash``), in the order in which it reads it."""
+    return {
+        "script": state.script,
+        "options": _set_command(state.options),
+        "cwd": encoded(state.cwd),
+        "status": str(state.status).encode(),
+        "command": command,
+    }
 
 
 def _set_command(options: str) -> bytes:
@@ -264,8 +302,13 @@ def _set_command(options: str) -> bytes:
     return f"set {' '.join(changes)}; ".encode() if changes else b""
 
 
-def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellState, ShellResult]:
-    """Return the state after a command, and its result, from what its box said."""
+def after(
+    limits: ShellLimits, state: ShellState, reply: Reply, environment: Mapping[str, str] = _ENVIRONMENT
+) -> tuple[ShellState, ShellResult]:
+    """Return the state after a command, and its result, from what its box said.
+
+    ``environment`` are the variables that every command begins with.
+    """
     notes = []
     if reply.stopped:
         notes.append(limits.says(reply.stopped, output_bytes=256 * limits.output_bytes))
@@ -285,7 +328,7 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         )
     entries = {path: Entry(kind, content, mode, mtime_ns) for path, kind, mode, mtime_ns, content in reply.files}  # type: ignore[arg-type]
     status = reply.code if reply.code is not None and reply.code >= 0 else 0 if reply.code is None else 128 - reply.code
-    after = replace(
+    state_after = replace(
         state,
         tree=state.tree.changed(entries, frozenset(reply.removed)),
         status=status,
@@ -302,11 +345,20 @@ def _after(limits: ShellLimits, state: ShellState, reply: Reply) -> tuple[ShellS
         )
         for text in filter(None, parts[:2]):
             functions = functions.replace(text, b"")
-        after = replace(after, script=_variables(declared) + functions, options=options, cwd=cwd or state.cwd)
+        state_after = replace(
+            state_after, script=_variables(declared, environment) + functions, options=options, cwd=cwd or state.cwd
+        )
     elif reply.code is not None:
         notes.append("Variables, functions and the working directory are as they were before the command.")
-    return after, ShellResult(
-        _status(limits, reply), reply.head, reply.tail, reply.omitted, reply.code, _shown(after.cwd), tuple(notes)
+    return state_after, ShellResult(
+        _status(limits, reply),
+        reply.head,
+        reply.tail,
+        reply.omitted,
+        reply.code,
+        _shown(state_after.cwd),
+        tuple(notes),
+        reply.survivors,
     )
 
 
@@ -321,28 +373,26 @@ _NOT_KEPT = re.compile(
 )
 
 
-#: What ``declare -p`` prints of variables that are unchanged; where it prints them in another way, they are kept.
-_AS_EVER = {f'declare -x {name}="{value}"\n'.encode() for name, value in _ENVIRONMENT.items()} | {
-    b"declare -- IFS=$' \\t\\n'\n",
-    b'declare -- OPTERR="1"\n',
-    b'declare -- PS4="+ "\n',
-}
+#: What ``declare -p`` prints of bash's own variables that are unchanged.
+_AS_EVER = {b"declare -- IFS=$' \\t\\n'\n", b'declare -- OPTERR="1"\n', b'declare -- PS4="+ "\n'}
 
 
-def _variables(declared: bytes) -> bytes:
+def _variables(declared: bytes, environment: Mapping[str, str]) -> bytes:
     """Return the part of ``declare -p`` that the next command is to have, and what it is not to have.
 
     Variables that are as every command finds them are left out: to declare them again would take longer than ``:``.
     """
+    # Where it prints them in another way, they are kept.
+    unchanged = _AS_EVER | {f'declare -x {name}="{value}"\n'.encode() for name, value in environment.items()}
     starts = list(_VARIABLE.finditer(declared))
     places = [*(start.start() for start in starts), len(declared)]
     lines = [
         line
         for start, (place, end) in zip(starts, itertools.pairwise(places), strict=True)
-        if (line := declared[place:end]) not in _AS_EVER and not _NOT_KEPT.fullmatch(start[2])
+        if (line := declared[place:end]) not in unchanged and not _NOT_KEPT.fullmatch(start[2])
     ]
     flags = {start[2].decode(): start[1] for start in starts}
-    for name in sorted(_ENVIRONMENT):
+    for name in sorted(environment):
         if name not in flags:
             lines.append(f"unset {name}\n".encode())
         elif b"x" not in flags[name]:

@@ -120,7 +120,7 @@ def _run(job: dict[str, Any], received: list[bytes]) -> int:
         request = marshal.loads(received.pop())  # one copy of the files is enough
         # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        root = _mount_files(job, request["files"])
+        root = _mount_files(job, request["files"], request["read_only"])
         load = os.memfd_create("state")  # in no file system that the command can fill
         os.write(load, b"".join(request[name] + b"\0" for name in ("script", "options", "cwd", "status", "command")))
         os.lseek(load, 0, os.SEEK_SET)
@@ -162,8 +162,11 @@ def _run(job: dict[str, Any], received: list[bytes]) -> int:
     return 0
 
 
-def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
-    """Mount the file system, write the files, and bind its folders to their places; return it as an open folder."""
+def _mount_files(job: dict[str, Any], files: Sequence[Any], read_only: Sequence[str]) -> int:
+    """Mount the file system, write the files, and bind its folders to their places; return it as an open folder.
+
+    The command cannot write in the folders of ``read_only``.
+    """
     uid, gid = job["user"]
     inodes = job["inodes"] + 1  # its own folder
     box._tmpfs(job["folder"], f"mode=0755,uid={uid},gid={gid},size={job['disk']},nr_inodes={inodes}")
@@ -183,6 +186,8 @@ def _mount_files(job: dict[str, Any], files: Sequence[Any]) -> int:
     for folder in job["writable"]:
         source = (job["folder"] + folder).encode()
         box._call(f"mount({folder}, bind)", _libc.mount(source, folder.encode(), None, box._MS_BIND, None))
+        if folder in read_only:
+            box._read_only(folder)
     box._call("umount2(box)", _libc.umount2(job["folder"].encode(), box._MNT_DETACH))
     if job["proc"]:
         # Without the processes that the command may not trace, as this one: its command line has paths of the host.

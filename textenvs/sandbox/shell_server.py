@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from .result import SandboxFailure, SandboxUnavailable, ShellLimits, transient
 from .worker import Worker, WorkerDied, WorkerTooLarge
 
 #: The arguments of bash; the first is in one line, so that errors have the lines of the command.
-_RUN = (
+RUN = (
     'eval "$1"; shift; __shell_return "$__shell_status"; eval "$__shell_options$__shell_command"; '
     '{ __shell_status=$?; __shell_save "$SHELLOPTS"; } 2>/dev/null; __shell_return "$__shell_status"'
 )
-_PREPARE = Path(__file__).with_name("shell.bash").read_text("utf-8")
+PREPARE = Path(__file__).with_name("shell.bash").read_text("utf-8")
 #: Seconds that a box may take for its own work, above a command's.
 _GRACE_S = START_S
 #: MiB for the processes of this package in the box, beside the files that they read and write.
@@ -59,11 +59,13 @@ class Reply:
 class ShellServer(Worker):
     """A started process that runs commands in boxes of their own; one thread at a time may use it."""
 
-    def __init__(self, limits: ShellLimits, *, proc: bool) -> None:
-        argv = [bash_path(), "--noprofile", "--norc", "-c", _RUN, "bash", _PREPARE]
+    def __init__(self, limits: ShellLimits, folders: Sequence[str], *, proc: bool) -> None:
+        argv = [bash_path(), "--noprofile", "--norc", "-c", RUN, "bash", PREPARE]
         self._group = None if (parent := cgroup.parent()) is None else cgroup.Group(parent, limits)
         try:
-            process, lines = launch(make_shell_job(argv, limits, proc=proc), stdin=subprocess.PIPE, group=self._group)
+            process, lines = launch(
+                make_shell_job(argv, limits, folders, proc=proc), stdin=subprocess.PIPE, group=self._group
+            )
             memory_mb = limits.memory_mb + 4 * limits.disk_mb + _OVERHEAD_MB
             super().__init__(process, max_bytes=16, lines=lines, memory_mb=memory_mb)
         except BaseException:
@@ -112,15 +114,18 @@ class ShellServer(Worker):
             self._group = None
 
 
-def start(limits: ShellLimits) -> ShellServer:
-    """Start a server; its commands have ``/proc`` where the kernel permits that: in most containers it does not."""
-    return ShellServer(limits, proc=_proc_permitted())
+def start(limits: ShellLimits, folders: Sequence[str]) -> ShellServer:
+    """Start a server whose commands write in these folders of the root.
+
+    They have ``/proc`` where the kernel permits that: in most containers it does not.
+    """
+    return ShellServer(limits, folders, proc=_proc_permitted())
 
 
 @functools.cache
 def _proc_permitted() -> bool:
     try:
-        ShellServer(ShellLimits(), proc=True).close()
+        ShellServer(ShellLimits(), ("/tmp",), proc=True).close()
     except SandboxFailure as failure:
         if "mount(/proc)" in str(failure) and not transient(failure):
             return False

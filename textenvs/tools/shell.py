@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
 from ..env import EnvironmentFailure, EpisodeState
 from ..options import checked
 from ..sandbox import SandboxFailure
-from ..sandbox.shell import Shell, ShellState
+from ..sandbox.shell import Shell, ShellResult, ShellState
 from .schema import MaxChars, Tool
 
 
@@ -26,11 +26,18 @@ class HasShell(EpisodeState):
     shell: ShellState = field(default_factory=ShellState.of)
 
 
+class RunsCommands(Protocol):
+    """Runs commands: a :class:`~textenvs.sandbox.Shell`, or another with a state of its own."""
+
+    async def run(self, state: Any, command: str, *, timeout_s: float | None = None) -> tuple[Any, ShellResult]:
+        """Return the state after a command, and its result; ``SandboxFailure`` where nothing could be run."""
+
+
 @dataclass(frozen=True)
 class RunCommand:
     """The function behind the tool; a class, so that it can be pickled with its shell."""
 
-    shell: Shell
+    shell: RunsCommands
     max_chars: int
 
     async def __call__(
@@ -52,7 +59,7 @@ class RunCommand:
 
 @checked
 def shell_tool(
-    shell: Shell | None = None, *, name: str = "run", max_chars: MaxChars = 4000
+    shell: RunsCommands | None = None, *, name: str = "run", max_chars: MaxChars = 4000
 ) -> Tool[[str, HasShell], object]:
     """Make a tool ``run(command, timeout_s)`` for an environment whose state is a :class:`HasShell`.
 

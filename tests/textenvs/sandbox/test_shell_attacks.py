@@ -267,7 +267,7 @@ def test_transient_failure_does_not_take_proc_away(monkeypatch):
     failures = ["[Errno 12] Cannot allocate memory: 'mount(/proc)'", "it ended at once", "[Errno 1] no: 'mount(/proc)'"]
 
     class Server:
-        def __init__(self, limits, *, proc):
+        def __init__(self, limits, folders, *, proc):
             if failures:
                 raise SandboxFailure(failures.pop(0))
 
@@ -285,7 +285,7 @@ def test_transient_failure_does_not_take_proc_away(monkeypatch):
 
 def test_ended_server_runs_no_command():
     shell_of()
-    server = shell_server.start(SMALL)
+    server = shell_server.start(SMALL, ("/tmp",))
     server.kill()
     with pytest.raises(WorkerDied):
         server.ask({"files": []}, 1)

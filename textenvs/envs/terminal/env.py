@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...data.sources import Reader, Source, open_source, verl_row
-from ...env import EnvironmentFailure, EpisodeState, Turn
+from ...env import EnvironmentFailure, EpisodeState, NoDemonstration, Turn
 from ...messages import Message, user
 from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...sandbox import SandboxFailure, Shell, ShellLimits, Tree
@@ -23,6 +25,8 @@ from ...tools.schema import MaxChars, ToolError, tool
 from ...tools.shell import HasShell, shell_tool
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
+from .folders import ATTACKS as FOLDER_ATTACKS
+from .folders import Containers, Folder, Sandboxed, folder_of, solution_command
 from .project import verify, without_stat_data
 from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
 
@@ -33,6 +37,7 @@ _DRAWS = 20
 #: How often a careless reply is the end.
 _CARELESS_END = 0.3
 _RUN = "run"
+RuntimeName = Literal["sandbox", "docker", "podman"]
 
 
 @dataclass
@@ -76,13 +81,21 @@ class Terminal(ToolEnv[TerminalState]):
     that no repair may change are as they were; or when the answer is right. An infrastructure that fails ends the
     episode as failed.
 
+    Of a folder's task, the task's own tests decide, at the end; ``progress`` is their reward, from 0 to 1.
+
     The reward's terms: ``success`` (once, when it ends solved), ``progress`` (what the share of checks that pass and of
     faults that are undone has changed; a project that passes all checks has a share of 1), ``turn`` and ``tool_error``
     (for each call that was not run; a command that fails is none). Metrics, of every turn: ``share``, and ``verified``,
     whether checks were run. They are run where the project's files changed.
 
     Args:
-        tasks: ``None`` for generated tasks; a ``.parquet`` file of such rows; or a task set.
+        tasks: ``None`` for generated tasks; a ``.parquet`` file of such rows; a task set; or a folder of tasks in the
+            format of Terminal-Bench or of Harbor (docs/environments/terminal.md).
+        runtime: What plays a folder's tasks: ``"sandbox"`` (the default; those that need no image), ``"docker"`` or
+            ``"podman"``.
+        network: Whether containers have the network that their task asks for; by default they have none.
+        clean_tests: Whether the tests of a container's task run in a new container, with what the episode changed
+            outside of the folders of programs (the default); else in the episode's own, as the formats do.
         level: ``"easy"`` (the default, one fault), ``"medium"`` (2 or 3) or ``"hard"`` (4 to 8).
         split: ``"train"`` or ``"test"``: every test task has kinds of faults or questions that no training task has.
         seed: Which endless sequence of tasks. (Episodes are seeded by ``reset``.)
@@ -97,16 +110,17 @@ class Terminal(ToolEnv[TerminalState]):
         max_output_chars: Most bytes of a command's output that the policy sees; the middle of a longer one is left out.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit; ``"level"`` (the default): 20, 40, 80;
-            for ``tasks`` 80.
+            for ``tasks`` 80. After the last one the tests of a folder's task run.
         **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``system_prompt``, ``render_mode``.
 
     Raises:
         SandboxUnavailable: This machine cannot isolate a shell; the message says what to do.
         ValueError: Both ``tasks`` and an option of generated tasks, or a value outside the above.
-        TaskError: Rows that are no tasks of this family.
+        TaskError: Rows that are no tasks of this family, or a folder with tasks that cannot be played.
     """
 
     state_type: ClassVar[type[EpisodeState]] = TerminalState
+    shell: Shell  # of generated tasks
     levels: ClassVar[tuple[str, ...]] = LEVELS
     attack_margin: ClassVar[float] = 0.5
     own_attacks = ATTACKS
@@ -117,6 +131,9 @@ class Terminal(ToolEnv[TerminalState]):
         self,
         tasks: Source = None,
         *,
+        runtime: RuntimeName | None = None,
+        network: bool = False,
+        clean_tests: bool = True,
         level: Level | None = None,
         split: Split = "train",
         seed: int = 0,
@@ -134,16 +151,27 @@ class Terminal(ToolEnv[TerminalState]):
     ) -> None:
         if max_assistant_turns == "level":
             max_assistant_turns = _TURNS[(level or LEVELS[0]) if tasks is None else LEVELS[-1]]
-        if tasks is None:
+        self.folder: Folder | None = None
+        place = folder_of(tasks)
+        if place is not None:
+            if (level, templates, goals) != (None, None, None):
+                raise ValueError("level, templates and goals are of generated tasks, and not of a folder")
+            self.folder = _open_folder(place, runtime or "sandbox", limits, network=network, clean_tests=clean_tests)
+            tasks = self.folder.rows
+        elif runtime is not None or network or not clean_tests:
+            raise ValueError("runtime, network and clean_tests are of tasks=FOLDER, and tasks names no folder")
+        elif tasks is None:
             tasks = TerminalTasks(level or LEVELS[0], seed, split, templates, goals)
         elif (templates, goals) != (None, None):
             raise ValueError("give either tasks, or templates and goals: these are of generated tasks")
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
-        self.shell = Shell(_limits_of(limits))
+        if self.folder is None:
+            self.shell = Shell(_limits_of(limits))
+        shell = self.shell if self.folder is None else self.folder.runtime
         super().__init__(
             tasks,
-            [shell_tool(self.shell, name=_RUN, max_chars=max_output_chars), finish],
+            [shell_tool(shell, name=_RUN, max_chars=max_output_chars), finish],
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
             **options,
@@ -155,6 +183,10 @@ class Terminal(ToolEnv[TerminalState]):
     async def opening(self, task: Task) -> Sequence[Message]:
         """Make the project, with other faults where the first that were drawn do not fit together."""
         state = self.state
+        if self.folder is not None:
+            of_folder = self.folder.task_of(task)
+            state.shell = await self.folder.begin(of_folder)
+            return self.folder.prompt(of_folder, state.shell.cwd, self.system_prompt)
         for state.attempt in range(_DRAWS):
             assignment = assignment_of_task(task, state.attempt)
             try:
@@ -189,13 +221,18 @@ class Terminal(ToolEnv[TerminalState]):
 
     async def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state
-        if self.assignment.question is None:
+        is_over = state.finished
+        if self.folder is not None:
+            # As in the formats, tests run whether the policy says that it is done or has no reply left.
+            is_over = verified = is_over or self.spent_budget(messages) is not None
+            solved, gained = (await self._judge_folder_task(self.folder)) if is_over else (False, 0.0)
+        elif self.assignment.question is None:
             gained, verified = await self._measure()
             solved = state.finished and state.share == 1.0
         else:
             solved, verified = state.finished and state.answer.strip() == str(self.task.ground_truth).strip(), False
             gained = state.share = float(solved)
-        stop = None if not state.finished else "solved" if solved else "unsolved"
+        stop = None if not is_over else "solved" if solved else "unsolved"
         return Turn(
             () if stop else messages,
             terminated=stop is not None,
@@ -208,6 +245,12 @@ class Terminal(ToolEnv[TerminalState]):
             ),
             metrics={"share": state.share, "verified": float(verified)},
         )
+
+    async def _judge_folder_task(self, folder: Folder) -> tuple[bool, float]:
+        """Run the tests of a folder's task; return whether it is solved, and the reward as a share from 0 to 1."""
+        verdict = await folder.judge(folder.task_of(self.task), self.state.shell)
+        self.state.share = verdict.share
+        return verdict.is_solved, verdict.share
 
     async def _measure(self) -> tuple[float, bool]:
         """Measure the share that is done where it may have changed; return its change, and whether checks were run.
@@ -250,8 +293,19 @@ class Terminal(ToolEnv[TerminalState]):
     # ------------------------------------------------------------------ scripts
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """Look for the faults, repair them, finish; or find the answer and finish with it."""
-        state, assignment = self.state, self.assignment
+        """Look for the faults, repair them, finish; or find the answer and finish with it.
+
+        Of a folder's task: run its own solution and finish, in one reply.
+        """
+        state = self.state
+        if self.folder is not None:
+            solution = solution_command(self.folder.task_of(self.task))
+            if solution is None:
+                raise NoDemonstration(f"task {self.task.key} has no solution script of at most 128 KiB")
+            last = call(finish.name)
+            calls = [last] if solution in state.commands else [call(_RUN, command=solution), last]
+            return self.format.write("", calls)
+        assignment = self.assignment
         command = next((one for one in assignment.plan() if one not in state.commands), None)
         if command is None:
             answer = {} if assignment.question is None else {"answer": str(self.task.ground_truth)}
@@ -260,25 +314,43 @@ class Terminal(ToolEnv[TerminalState]):
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """Finish too early, or look at or repair what is perhaps not wrong."""
-        faults = self.assignment.project.faults
+        faults = () if self.folder is not None else self.assignment.project.faults
         if not faults or rng.random() < _CARELESS_END:
-            return self.format.write("", [call(finish.name)])
+            return self._finish()
         fault = faults[int(rng.integers(len(faults)))]
         return self._run(fault.repair if rng.random() < 0.5 or not fault.looks else fault.looks[-1])
 
     def _run(self, command: str) -> str | Message:
         return self.format.write("", [call(_RUN, command=command)])
 
+    def _finish(self) -> str | Message:
+        return self.format.write("", [call(finish.name)])
+
+    def attacks(self) -> Sequence[Attack]:
+        """Return the attacks on the tasks that are played: those on generated tasks, or those on a folder's."""
+        return super().attacks() if self.folder is None else (*COMMON, *FOLDER_ATTACKS)
+
+    def cleanup(self) -> None | Awaitable[None]:
+        """Remove the containers of a folder's tasks."""
+        if self.folder is not None:
+            self.folder.runtime.close()
+        return super().cleanup()
+
     def twin(self, task: Task) -> Task | None:
         """Return the question with another right answer; ``None`` for a repair, which no value decides."""
-        if assignment_of_task(task).question is None:
+        if self.folder is not None or assignment_of_task(task).question is None:
             return None
         answer = str(task.ground_truth)
         return replace(task, ground_truth=answer[::-1] if answer != answer[::-1] else f"{answer}0")
 
     def secrets(self) -> Sequence[str]:
-        """Return the repairs of the faults; the answer to a question is for the policy to find."""
-        return () if self.state.task is None else tuple(fault.repair for fault in self.assignment.faults)
+        """Return the repairs of the faults, or the solution; the answer to a question is for the policy to find."""
+        if self.state.task is None:
+            return ()
+        if self.folder is not None:
+            solution = solution_command(self.folder.task_of(self.state.task))
+            return () if solution is None else (solution,)
+        return tuple(fault.repair for fault in self.assignment.faults)
 
     def conversation_score(self) -> Mapping[str, float]:
         """Return the share of the task that is done, from 0 to 1, as it was measured last."""
@@ -293,6 +365,22 @@ def _limits_of(value: ShellLimits | Mapping[str, Any] | None) -> ShellLimits:
     if unknown := sorted({*(value or {})} - {*names}):
         raise ValueError(f"limits has no field {unknown[0]!r}; it has {', '.join(names)}")
     return ShellLimits(**(value or {}))
+
+
+def _open_folder(
+    place: Path,
+    runtime: RuntimeName,
+    limits: ShellLimits | Mapping[str, Any] | None,
+    *,
+    network: bool,
+    clean_tests: bool,
+) -> Folder:
+    """Return a folder's tasks, in the sandbox or in containers."""
+    if runtime != "sandbox":
+        return Folder(place, Containers(runtime, limits, network=network, clean=clean_tests), has_network=network)
+    if network or not clean_tests:
+        raise ValueError("network and clean_tests are options of containers: give runtime='docker' or 'podman'")
+    return Folder(place, Sandboxed(_limits_of(limits)), has_network=False)
 
 
 READER = Reader(TerminalTasks, LEVELS, verl_row, "verl's columns", "my/terminal", check=assignment_of_task)

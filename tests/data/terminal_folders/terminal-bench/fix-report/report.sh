@@ -1,0 +1,2 @@
+#!/bin/bash
+awk '{ sum += $1 } END { printf "%.2f\n", sum / (NR + 1) }' "$1"

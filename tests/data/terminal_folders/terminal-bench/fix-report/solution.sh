@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -i 's|(NR + 1)|NR|' report.sh
