@@ -13,7 +13,8 @@ os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "true")  # TRL would import 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-settings.register_profile("ours", deadline=None, max_examples=25)  # a slow machine is not a failure
+settings.register_profile("ours", deadline=None, max_examples=15)  # a slow machine is not a failure
+settings.register_profile("thorough", deadline=None, max_examples=200)  # --hypothesis-profile=thorough
 settings.load_profile("ours")
 
 gc.disable()  # while all is imported, hardly anything is garbage: looking for it takes a seventh of that time
