@@ -13,10 +13,21 @@ os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "true")  # TRL would import 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-settings.register_profile("ours", deadline=None, max_examples=25)  # a slow machine is not a failure
+settings.register_profile("ours", deadline=None, max_examples=15)  # a slow machine is not a failure
+settings.register_profile("thorough", deadline=None, max_examples=200)  # --hypothesis-profile=thorough
 settings.load_profile("ours")
 
 gc.disable()  # while all is imported, hardly anything is garbage: looking for it takes a seventh of that time
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests that share a fixture of their module, so that one worker makes it, and not every worker."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            used = (definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values())
+            if any(fixture.scope == "module" and item.nodeid.startswith(f"{fixture.baseid}::") for fixture in used):
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:
