@@ -1,10 +1,10 @@
 """Faults of a user in an episode, each recognised by rule: it gives something away, or does not keep to its goal.
 
 A fact is *disclosed* when a message of the user states it and nothing before does, the assistant's own words among it.
-It is *requested* when a sentence of the assistant's that asks (:func:`~textenvs.users.guard.asking_sentences`) has a
-word for it. One rule finds these sentences in all environments, and it is not the parser of any scripted user: a user
-that takes a statement for a question is caught. Values are compared, not meanings, so a fact in a paraphrase without
-its value is missed.
+It is *requested* when a sentence of the assistant's that asks, or the one before it, has a word for it
+(:func:`~textenvs.users.guard.asking_sentences`). One rule finds these sentences in all environments, and it is not the
+parser of any scripted user: a user that takes a statement for a question is caught. Values are compared, not meanings,
+so a fact in a paraphrase without its value is missed.
 """
 
 from __future__ import annotations

@@ -27,23 +27,25 @@ _ASKS = re.compile(
     r"|\b(?:tell|give|send|show|let) (?:me|us)\b|\b(?:could|can|would|will|do|did|are|have) you\b|\bmay (?:i|we)\b"
     r"|\b(?:need|want|like|have) to (?:know|ask)\b|\b(?:i|we|you)(?:'d|'ll)?(?: \w+){0,2} (?:need|require)s?\b"
     r"|\b(?:provide|specify|clarify|describe|explain|confirm|verify|share|state|say|name)\b"
-    r"|\bnot (?:given|stated|mentioned|specified)\b",
+    r"|\bnot (?:given|stated|mentioned|specified)\b|(?:\bnot|n't)(?: yet)? know\b",
     re.IGNORECASE,
 )
 
 
 def asking_sentences(text: str) -> list[str]:
-    """Return the sentences that ask: with a question mark, an interrogative, or a word by which one requests.
+    """Return the sentences that ask, each after the sentence before it, to which its words may refer ("its name?").
 
-    So do the lines after one that asks and ends with a colon. The rule is generous, and independent of the parsers of
-    scripted users: what it does not return asks for nothing.
+    They have a question mark, an interrogative, or a word by which one requests. So do the lines after one that asks
+    and ends with a colon. The rule is generous, and independent of the parsers of scripted users: what it does not
+    return asks for nothing.
     """
-    asking, listing = [], False
+    asking, listing, before = [], False, ""
     for sentence in _SENTENCE_END.split(text):
         asks = _ASKS.search(sentence) is not None
         if asks or listing:
-            asking.append(sentence)
+            asking.append(f"{before} {sentence}".strip())
         listing = (asks or listing) and (listing or sentence.rstrip().endswith(":"))
+        before = sentence
     return asking
 
 
