@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
-from .messages import Message, check_conversation, system, text_of
+from .messages import Message, Messages, assistant, check_conversation, system, text_of
 from .options import checked
 from .reasoning import Spans
 from .task import Task, TaskSet
@@ -131,6 +131,19 @@ class ToolEnv(TextEnv[ToolStateT]):
         """Close what the tools hold open. A family that overrides this does so too."""
         owners = {id(tool.owner): tool.owner for tool in self.tools if tool.owner is not None}
         return _close(list(owners.values())) if owners else None
+
+    def talk(self) -> Messages:
+        """Return the user's side of the conversation: no calls, no results, no text beside a call."""
+        talk: list[Message] = []
+        reached = True  # whether the assistant's last message reached the user
+        for message in self.state.messages:
+            if message["role"] == "assistant":
+                parsed = self.format.parse(message)
+                if reached := not parsed.calls and not parsed.problems:
+                    talk.append(assistant(parsed.text))
+            elif message["role"] == "user" and reached:  # some formats bring results back as messages of the user
+                talk.append(message)
+        return tuple(talk)
 
     def visible_reply(self, reply: Message) -> str:
         """Return the text of a reply: without private reasoning, calls, and the format's own marks."""

@@ -17,6 +17,7 @@ from ..event_loop import settle
 from ..messages import Message, Messages, clean_text, visible_conversation, visible_text
 from ..words import standing
 from .guard import numbers_in
+from .manners import PLAIN, Manner
 
 GoalT = TypeVar("GoalT")
 GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
@@ -61,6 +62,23 @@ class SimulatedUser(Protocol[GoalT_contra]):
 
 
 @dataclass(frozen=True)
+class Fact:
+    """Something that only the user knows at first, for reports on what it gives away and when.
+
+    Args:
+        name: Unique in an episode.
+        saying: A text that states it.
+        tells: Whether a text states it; called with the text, and with all that was said before.
+        named: Whether a sentence that asks is about it; ``None`` where telling it is always a leak, as of the answer.
+    """
+
+    name: str
+    saying: str
+    tells: Callable[[str, str], bool]
+    named: Callable[[str], object] | None = None
+
+
+@dataclass(frozen=True)
 class UserView:
     """The state of an environment's user, scripted or not: its goal, its conversation, its progress."""
 
@@ -71,6 +89,11 @@ class UserView:
     values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
     #: The share of what only it knows, and a right outcome needs, that a rule recovers from its messages, from 0 to 1.
     recovered: float = 1.0
+    #: What it holds back until it is asked for it, in the whole episode, told or not.
+    facts: Sequence[Fact] = ()
+    #: Whether it has accepted something as settled that its goal does not want so.
+    conceded: bool = False
+    behavior: Manner = PLAIN  # the strengths of its manner
 
     def foreign(self, text: str) -> bool:
         """Return whether a message states a value that neither the goal, the opening nor the assistant states."""
@@ -108,6 +131,9 @@ class Entitled:
 
     asks: bool  # whether the reply asks for something that the user has not told yet
     problem: Callable[[str], str | None]  # what is wrong with a message that tells too much; else ``None``
+    most: int | None = None  # how many facts the answer tells at most; ``None`` for any number
+    free: int = 0  # how many facts it may tell that no question names: the answer to an open question
+    evadable: bool = False  # whether a manner may leave the reply unanswered, to be asked again
 
     def guard(self, view: UserView) -> Callable[[str], str | None]:
         """Return a check of messages by a model that plays the user: what is wrong with a message, else ``None``.

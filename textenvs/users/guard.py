@@ -21,6 +21,34 @@ def values_in(text: str) -> set[str]:
     return numbers
 
 
+_SENTENCE_END = re.compile(r"(?<=[.?!;\uff1f])\s+|\n+")
+_ASKS = re.compile(
+    r"[?\uff1f]|\b(?:what|which|how|when|where|who|whom|whose|why|please|missing|unclear|unknown|unspecified)\b"
+    r"|\b(?:tell|give|send|show|let) (?:me|us)\b|\b(?:could|can|would|will|do|did|are|have) you\b|\bmay (?:i|we)\b"
+    r"|\b(?:need|want|like|have) to (?:know|ask)\b|\b(?:i|we|you)(?:'d|'ll)?(?: \w+){0,2} (?:need|require)s?\b"
+    r"|\b(?:provide|specify|clarify|describe|explain|confirm|verify|share|state|say|name)\b"
+    r"|\bnot (?:given|stated|mentioned|specified)\b|(?:\bnot|n't)(?: yet)? know\b",
+    re.IGNORECASE,
+)
+
+
+def asking_sentences(text: str) -> list[str]:
+    """Return the sentences that ask, each after the sentence before it, to which its words may refer ("its name?").
+
+    They have a question mark, an interrogative, or a word by which one requests. So do the lines after one that asks
+    and ends with a colon. The rule is generous, and independent of the parsers of scripted users: what it does not
+    return asks for nothing.
+    """
+    asking, listing, before = [], False, ""
+    for sentence in _SENTENCE_END.split(text):
+        asks = _ASKS.search(sentence) is not None
+        if asks or listing:
+            asking.append(f"{before} {sentence}".strip())
+        listing = (asks or listing) and (listing or sentence.rstrip().endswith(":"))
+        before = sentence
+    return asking
+
+
 #: A list's marker; a number in digits; one in words. Numbers with hundreds and more in words are left to the reader.
 _MARKER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)
 _LARGE = re.compile(

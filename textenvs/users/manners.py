@@ -65,6 +65,20 @@ class Manner:
             )
         return cls(**strengths)
 
+    @property
+    def name(self) -> str:
+        """The names of its manners, ``"plain"`` for none."""
+        return "+".join(name for name, strength in asdict(self).items() if strength) or "plain"
+
+    @property
+    def evades_first(self) -> bool:
+        """True if the first question of an episode is sure to go unanswered."""
+        return self._evasion_chance >= 1.0
+
+    @property
+    def _evasion_chance(self) -> float:
+        return max(self.vague, self.forgetful / 2)
+
     def instruction(self) -> str:
         """Return the instruction for a language model that plays a user of this manner; empty for a plain one."""
         return " ".join(_TEXTS[name]["told"] for name, strength in asdict(self).items() if strength)
@@ -75,7 +89,7 @@ class Manner:
 
     def evades(self, mood: Mood, rng: np.random.Generator) -> bool:
         """Draw whether a question goes unanswered, to be asked again; once an episode at most."""
-        chance = max(self.vague, self.forgetful / 2)
+        chance = self._evasion_chance
         return chance > 0 and not mood.evaded and bool(rng.random() < chance)
 
     def evasion(self, rng: np.random.Generator) -> str:

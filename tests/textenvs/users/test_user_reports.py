@@ -10,12 +10,12 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
+from textenvs.evaluate.user_report import UserStatistics, listen_to, reading_ease, summarize
 from textenvs.messages import text_of
-from textenvs.users.base import HasUser, UserView
+from textenvs.users.base import Entitled, HasUser, UserView
 from textenvs.users.dialogues import dialogues
 from textenvs.users.guard import values_in
 from textenvs.users.manners import NAMES
-from textenvs.users.report import UserStatistics, listen_to, reading_ease, summarize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chat"))
 from fake_service import FakeService  # noqa: E402
@@ -123,8 +123,7 @@ def test_numbers_in_words_are_values():
 
 
 def test_errors_are_distinguished():
-    stats, talk = UserStatistics(), ({"role": "assistant", "content": "What day, and how many?"},)
-    before = UserView("You want 9 seats on Friday.", talk, values=("Friday", "Monday"))
+    stats, before = UserStatistics(), UserView("You want 9 seats on Friday.", (), values=("Friday", "Monday"))
     for text, disclosed in (
         ("On Friday.", 1),
         ("On Monday.", 0),
@@ -133,7 +132,8 @@ def test_errors_are_distinguished():
         ("On Friday.", 1),
         ("I knwo nothing", 0),
     ):
-        stats.listen(text, before, "it tells" if text == "#### 9" else None, asks=True, disclosed=disclosed)
+        may = Entitled(True, lambda answer: "it tells" if answer == "#### 9" else None)
+        stats.listen("What day, and how many?", text, before, may, disclosed)
     assert stats.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
     assert (stats.corrected, stats.misspelt, stats.goal_kept) == (1, 1, False)
     assert reading_ease(["The cat sat."]) == pytest.approx(206.835 - 1.015 * 3 - 84.6)

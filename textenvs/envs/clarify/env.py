@@ -21,7 +21,7 @@ from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .script import SCRIPT
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
-from .user import Reading, Speech, is_right, read, respond, told_too_much
+from .user import Reading, Speech, facts_of, is_right, read, respond, told_too_much
 
 # Useless replies that an impatient user of half the strength accepts; see Manner.patience.
 _PATIENCE = 4
@@ -168,7 +168,11 @@ class Clarify(TextEnv[ClarifyState]):
         words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
         disclosed, hidden = len(state.disclosed), len(request.missing)
         recovered = disclosed / hidden if hidden else 1.0
-        return UserView(request.goal, state.messages, state.manner.instruction(), disclosed, words, recovered)
+        return UserView(
+            *(request.goal, state.messages, state.manner.instruction(), disclosed, words, recovered),
+            facts=facts_of(request),
+            behavior=state.manner,
+        )
 
     def user_may(self, reply: Message) -> Entitled:
         """Return what the user may tell in answer to the reply."""
@@ -180,8 +184,12 @@ class Clarify(TextEnv[ClarifyState]):
             [name for name in request.missing if name not in self.state.disclosed],
         )
         requested: frozenset[str] = frozenset().union(*reading.slots)
+        rule = respond(reading, request, self.state.disclosed, self.state.needless)
         return Entitled(
-            bool(requested & set(hidden)), lambda text: told_too_much(text, conversation, requested, hidden, request)
+            bool(requested & set(hidden)),
+            lambda text: told_too_much(text, conversation, requested, hidden, request),
+            most=1,
+            evadable=bool(rule.disclosed) and not rule.needless,
         )
 
     def _conversation_text(self) -> str:

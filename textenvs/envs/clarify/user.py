@@ -20,6 +20,7 @@ from typing import Literal
 
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
+from ...users.base import Fact
 from ...users.guard import values_in
 from ...users.moves import Move
 from .tasks import Kind, Request
@@ -109,6 +110,20 @@ def told_too_much(
     if not request.kind.order and answer not in values and answer in values_in(text) - values_in(context):
         return "it does the assistant's work"
     return None
+
+
+def facts_of(request: Request) -> list[Fact]:
+    """Return what the request leaves out, and the answer, which a user never tells."""
+    about, _ = _patterns(request.kind)
+    facts = [
+        Fact(slot.name, request.telling(slot), functools.partial(request.tells, slot.name), about[slot.name].search)
+        for slot in request.kind.slots
+        if slot.name in request.missing
+    ]
+    answer = request.answer[-1]
+    if not request.kind.order and answer not in {str(request.values[name]) for name in request.missing}:
+        facts.append(Fact("answer", answer, lambda text, context: answer in values_in(text) - values_in(context)))
+    return facts
 
 
 def _slots_of(part: str, kind: Kind) -> frozenset[str]:

@@ -25,14 +25,14 @@ from ...options import Cost, PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
-from ...users.base import Entitled, UserView, take_turn
+from ...users.base import Entitled, Fact, UserView, take_turn
 from ...users.guard import values_in
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .tasks import LEVELS, Family, Goal, Level, Piece
-from .user import Accepts, Check, CollabUser, Memory, Reaction, tells
+from .user import Accepts, Check, CollabUser, Memory, Reaction, is_named, tells
 
 TaskReward = Literal["final", "increment"]
 
@@ -50,6 +50,7 @@ class CollabState(EpisodeState):
     length: int = 0  # what the formula has counted so far
     talked: int = 0  # replies that delivered nothing
     questions: int = 0  # how many of them asked for something
+    conceded: bool = False  # whether the user was content with something that is not right
 
 
 class Collab(TextEnv[CollabState], ABC):
@@ -239,15 +240,36 @@ class Collab(TextEnv[CollabState], ABC):
         right = state.right if checked is None else checked.right
         stop_when_content = "solved" if right else "user_left"
         stop = {"satisfied": stop_when_content, "user_left": stop_when_content}.get(turn.why or "", turn.why)
-        return Reaction(turn.text, memory, stop, metrics=turn.metrics)
+        return Reaction(turn.text, memory, stop, metrics=turn.metrics, content=turn.why == "satisfied")
 
     def user_view(self) -> UserView:
         state = self.state
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
         disclosed = len(state.memory.disclosed)
         return UserView(
-            goal, state.messages, state.manner.instruction(), disclosed, recovered=disclosed / len(self.goal.pieces)
+            *(goal, state.messages, state.manner.instruction(), disclosed),
+            recovered=disclosed / len(self.goal.pieces),
+            facts=self._facts(),
+            conceded=state.conceded,
+            behavior=state.manner,
         )
+
+    def _facts(self) -> list[Fact]:
+        """Return the pieces that the opening does not tell, and the answer if it is a number, which is never told."""
+        facts = [
+            Fact(
+                f"piece {number}",
+                " ".join(piece.sayings),
+                partial(tells, piece, by_words=False),
+                partial(is_named, piece),
+            )
+            for number, piece in enumerate(self.goal.pieces)
+            if number not in self.goal.told
+        ]
+        truth = str(self.task.ground_truth)
+        if values_in(truth) == {truth}:
+            facts.append(Fact("answer", truth, lambda text, context: truth in values_in(text) - values_in(context)))
+        return facts
 
     def user_may(self, reply: Message) -> Entitled:
         """Allow the pieces asked for, or one of its choice after the first open question, as the scripted user does."""
@@ -263,6 +285,7 @@ class Collab(TextEnv[CollabState], ABC):
             [conversation, visible_text(reply), *(goal.pieces[i].sayings[0] for i in inquiry.pieces)]
         )
         free = 1 if inquiry.open and not inquiry.pieces and not memory.opened else 0
+        most = min(self.user.answers, max(1, len(goal.pieces) - 1))
 
         def problem(text: str) -> str | None:
             if values_in(truth) == {truth} and truth in values_in(text) - values_in(conversation):
@@ -274,7 +297,11 @@ class Collab(TextEnv[CollabState], ABC):
             }
             return "it tells what the assistant did not ask for" if len(disclosures) > free else None
 
-        return Entitled(bool(set(inquiry.pieces) & set(untold)), problem)
+        requested = self.user.inquiry(visible_text(reply), memory).pieces  # by the scripted user
+        evadable = bool(set(requested) & set(untold)) and self.find(visible_text(reply)) is None
+        return Entitled(
+            bool(set(inquiry.pieces) & set(untold)), problem, most, max(free, self.user.volunteers), evadable
+        )
 
     def _conversation_text(self) -> str:
         return " ".join(map(text_of, self.state.messages))
@@ -284,6 +311,7 @@ class Collab(TextEnv[CollabState], ABC):
         if checked is not None:
             state.score, state.right = checked.score, checked.right
         state.memory = reaction.memory
+        state.conceded = state.conceded or (reaction.content and not state.right)
         messages = (user(reaction.text),) if reaction.text else ()
         end = self._end(reaction)
         earned = state.score - before if self.task_reward == "increment" else state.score * (end is not None)

@@ -95,6 +95,7 @@ class Reaction:
     needless: bool = False  # whether it asked only for what had been told
     metrics: Mapping[str, float] = field(default_factory=dict)
     move: Move | None = None  # ``None`` where a model plays the user
+    content: bool = False  # whether it ends the talk because it accepts what was delivered
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,10 @@ class CollabUser:
         """Return the reaction to a reply, of which it can read ``text`` and whose checked delivery is ``delivery``."""
         untold = self.untold(memory)
         if delivery and self.accepts == "right" and delivery.right:
-            return Reaction(_pick("thanks", rng), memory, "solved", move="confirms")
+            return Reaction(_pick("thanks", rng), memory, "solved", move="confirms", content=True)
         if delivery and self.accepts == "any" and not untold:
-            return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left", move="ends")
+            stop = "solved" if delivery.right else "user_left"
+            return Reaction(_pick("enough", rng), memory, stop, move="ends", content=True)
         inquiry = self.inquiry(text, memory)
         # One piece stays back when there are several, so that no single message says all.
         most = min(self.answers, max(1, len(self.pieces) - 1))
@@ -202,7 +204,7 @@ class CollabUser:
         return len(words), sum(not word.startswith(stems) for word in words)
 
     def _about_piece(self, words: Sequence[str], done: Sequence[int]) -> int | None:
-        hits = [sum(any(w.startswith(k) for w in words) for k in piece.keywords) for piece in self.pieces]
+        hits = [sum(w.startswith(piece.keywords) for w in words) for piece in self.pieces]
         best = [piece for piece, number in enumerate(hits) if number == max(hits)]
         if max(hits) == 0:
             return None
@@ -241,16 +243,23 @@ class CollabUser:
         return delivery.remark or _pick("wrong", rng)
 
 
-def tells(piece: Piece, text: str, context: str) -> bool:
+def is_named(piece: Piece, sentence: str) -> bool:
+    """Return whether a sentence has a word by which a question asks for the piece."""
+    return any(word.startswith(piece.keywords) for word in _WORDS.findall(sentence.lower()))
+
+
+def tells(piece: Piece, text: str, context: str, *, by_words: bool = True) -> bool:
     """Return whether a model's message gives a piece away that ``context``, all that was said, does not have.
 
     By its values (numbers in digits or words; what a document must contain), where a piece has some, and else by three
-    in four of its content words.
+    in four of its content words; without ``by_words`` not where its values were said before, of something else.
     """
     for saying in piece.sayings:
         if values := values_in(saying) - values_in(context):
             if values <= values_in(text):
                 return True
+            continue
+        if not by_words and values_in(saying):
             continue
         words = set(content_words(saying)) - set(content_words(context))
         if words and len(words & set(content_words(text))) >= 0.75 * len(words):

@@ -13,7 +13,7 @@ import numpy as np
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
-from ...messages import Message, Messages, assistant, text_of
+from ...messages import Message, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, Price, checked, make_of
 from ...task import Split, Task
@@ -26,14 +26,14 @@ from ...users.moves import Move as UserMove
 from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
-from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
+from .llm_customer import MANNER, PERSONA, facts_of, goal_text, overhear, told_too_much
 from .reply_parser import MAX_CHARS, mentions, understand
 from .scenario import Wish, scenario_of, with_other_truth
 from .script import SCRIPT
 from .tasks import LEVELS, Level, ServiceDeskTasks, task_of
 from .tools import TOOLS, DeskState
 from .twins import twins_of
-from .user import SLOTS, TOO_LONG, UserState, begin, listen
+from .user import AT_ONCE, SLOTS, TOO_LONG, UserState, begin, listen
 
 
 class ServiceDesk(ToolEnv[DeskState]):
@@ -156,13 +156,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         if manner == PLAIN:
             return listen(persona, before, words)
         after, answer = listen(replace(persona, patience=manner.patience(persona.patience)), before, words)
-        slots = (after.disclosed - before.disclosed) & set(SLOTS)
-        # Only details are withheld: a yes, a verdict and the next wish never are.
-        if (
-            slots
-            and replace(after, disclosed=before.disclosed, turns=before.turns, move=before.move) == before
-            and after.wish is not None
-        ):
+        if _only_details(before, after):
             if manner.evades(state.mood, self.np_random):
                 state.mood = replace(state.mood, evaded=True)
                 return replace(before, turns=after.turns, move="answers"), manner.evasion(self.np_random)
@@ -205,33 +199,40 @@ class ServiceDesk(ToolEnv[DeskState]):
         state = self.state
         disclosed = state.caller.disclosed
         identified = "email" in disclosed or disclosed >= {"name", "zip"}  # nothing may be done before
-        count, recovered = len(disclosed), float(identified)
-        return UserView(goal_text(state.story), self._talk(), state.manner.instruction(), count, recovered=recovered)
+        return UserView(
+            *(goal_text(state.story), self.talk(), state.manner.instruction(), len(disclosed)),
+            recovered=float(identified),
+            facts=facts_of(state.story, state.caller),
+            conceded=self._has_conceded(),
+            behavior=state.manner,
+        )
+
+    def _has_conceded(self) -> bool:
+        """Return whether the customer took a wish for settled that is not, or not in the right way."""
+        state, caller = self.state, self.state.caller
+        settled = zip(caller.outcomes, state.story.outcomes, strict=False)
+        if any(outcome not in ("", right) for outcome, right in settled):
+            return True
+        return caller.ended == "closed" and bool(state.shop.differences(state.right))
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""
         return self._entitled(self.visible_reply(reply))
 
     def _entitled(self, words: str) -> Entitled:
-        story, transcript = self.state.story, " ".join([*map(text_of, self._talk()), words])
-        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, transcript, words, text))
+        story, caller = self.state.story, self.state.caller
+        transcript, asks = " ".join([*map(text_of, self.talk()), words]), understand(words).asks
+        evadable = caller.wish is not None and _only_details(caller, listen(story.persona, caller, words)[0])
+        return Entitled(
+            bool(asks),
+            lambda text: told_too_much(story, transcript, words, text),
+            most=AT_ONCE + (asks >= {"name", "zip"} or "identity" in asks),
+            evadable=evadable,
+        )
 
     def _check_refusal(self, wish: Wish) -> None:
         if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:
             self.state.note("not_looked_at")
-
-    def _talk(self) -> Messages:
-        """Return the customer's side of the conversation: no calls, no results, no text beside a call."""
-        talk: list[Message] = []
-        reached = True  # whether the assistant's last message reached them
-        for message in self.state.messages:
-            if message["role"] == "assistant":
-                parsed = self.format.parse(message)
-                if reached := not parsed.calls and not parsed.problems:
-                    talk.append(assistant(parsed.text))
-            elif message["role"] == "user" and reached:  # some formats bring results back as messages of the user
-                talk.append(message)
-        return tuple(talk)
 
     def twin(self, task: Task) -> Task | None:
         """Return the task with another right outcome: other facts to tell, or another reason to refuse."""
@@ -295,6 +296,13 @@ class ServiceDesk(ToolEnv[DeskState]):
 
 
 READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenarios", check=scenario_of)
+
+
+def _only_details(before: UserState, after: UserState) -> bool:
+    """Return whether a reply made the customer tell details and nothing else: no yes and no verdict is withheld."""
+    details = (after.disclosed - before.disclosed) & set(SLOTS)
+    same = replace(after, disclosed=before.disclosed, turns=before.turns, move=before.move) == before
+    return bool(details) and same and after.wish is not None
 
 
 def _rules_kept(state: DeskState) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...text import load_yaml
+from ...users.base import Fact
 from .reply_parser import MAX_CHARS, ParsedReply, mentions, plain, understand
 from .scenario import Persona, Scenario, Wish
 from .user import HANDOVER, SLOTS, UserState, objection, reasons_given, verdicts
@@ -102,6 +103,49 @@ def told_too_much(scenario: Scenario, transcript: str, words: str, answer: str) 
     guarded = [value for free, private in values if not free for value in private if value]
     too_much = any(mentions(answer, value) and not mentions(transcript, value) for value in guarded)
     return "it tells what the assistant did not ask for" if too_much else None
+
+
+def facts_of(scenario: Scenario, state: UserState) -> list[Fact]:
+    """Return what the customer holds back: who they are, and of each wish what its opening does not say.
+
+    A sentence is about a detail of the current wish if it asks for its slot, or for a yes or a guess, which the detail
+    may correct. (A model as the customer has no current wish: any will do.)
+    """
+    persona, chain, facts = scenario.persona, scenario.chain, []
+    own = {"email": persona.email if persona.knows_email else "", "name": persona.last_name, "zip": persona.zip_code}
+    for slot, value in own.items():
+        facts.append(_fact(slot, (value,), frozenset({slot, "identity"})))
+    for number, wish in enumerate(chain):
+        current = state.wish == wish or bool(state.outcomes and "" in state.outcomes)
+        values = {
+            "order": (wish.order_id, wish.wrong_number) if persona.knows_order else (),
+            "items": wish.things,
+            "variant": wish.wanted,
+            "address": () if wish.address is None else (wish.address.street,),
+            "reason": (wish.reason_words,),
+            "payment": (wish.payment_words,),
+        }
+        for slot in values.keys() - set(wish.says):
+            asks = {slot, *_ALSO_TOLD.get(slot, ())} if current else ()
+            facts.append(_fact(f"{slot} of wish {number + 1}", values[slot], frozenset(asks), corrects=current))
+    return [fact for fact in facts if fact.saying]
+
+
+#: Slots whose question also obtains these: without its number an order is named by its items.
+_ALSO_TOLD = {"items": ("order",), "reason": ("charge",)}
+
+
+def _fact(name: str, values: Sequence[str], asks: frozenset[str], corrects: bool = False) -> Fact:
+    values = [value for value in values if value]
+
+    def tells(text: str, context: str) -> bool:
+        return any(mentions(text, value) and not mentions(context, value) for value in values)
+
+    def named(sentence: str) -> bool:
+        parsed = understand(sentence[:MAX_CHARS])
+        return bool(parsed.asks & asks) or (corrects and (parsed.confirm or parsed.guess))
+
+    return Fact(name, " ".join(values), tells, named)
 
 
 def _is_settled(wish: Wish, parsed: ParsedReply, proposed: bool, facts_stated: bool) -> bool:

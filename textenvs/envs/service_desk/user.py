@@ -40,7 +40,7 @@ from .scenario import Persona, Scenario, Wish
 SLOTS: tuple[str, ...] = ("email", "name", "zip", "order", "items", "variant", "address", "reason", "payment")
 _IDENTITY = frozenset({"email", "name", "zip"})
 # How many pieces of information one message of the customer holds at most; name and zip code together are one.
-_AT_ONCE = 2
+AT_ONCE = 2
 # How many reasons a refusal may touch upon beside the one that it gives.
 _INCIDENTAL = 1
 #: Consent to :func:`~textenvs.envs.service_desk.tools.transfer_to_human`, once the colleague's questions are answered.
@@ -190,7 +190,9 @@ class _Listener:
         if parsed.asks:
             return self.again("wish", wish.opening)
         if parsed.not_found:
-            return self.annoyed(self.tell(_IDENTITY), "repeats", before=_TEXTS["again"])
+            # What was not asked for is not told: there is nothing to look for again yet.
+            details = self.tell(disclosed & _IDENTITY) if disclosed & _IDENTITY else ""
+            return self.annoyed(details or _TEXTS["no_identity"], "repeats", before=_TEXTS["again"] if details else "")
         if parsed.waiting:
             return self.annoyed(_TEXTS["wait"], "complains")
         if parsed.closing:
@@ -331,7 +333,7 @@ class _Listener:
         filled: set[str] = set()
         pieces: list[str] = []
         for slot in SLOTS:
-            if slot not in requested or slot in filled or len(pieces) == _AT_ONCE:
+            if slot not in requested or slot in filled or len(pieces) == AT_ONCE:
                 continue
             filled.add(slot)
             piece = slot

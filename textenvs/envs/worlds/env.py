@@ -10,13 +10,15 @@ import numpy as np
 
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, Turn
-from ...messages import Message, system
+from ...messages import Message, system, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...task import Split, Task
 from ...tool_env import ToolEnv
 from ...tools.call_format import CallFormat
 from ...tools.toolbox import Toolbox, ToolResult
+from ...users.base import Entitled, UserView
+from ...users.guard import asking_sentences
 from ...users.moves import Move, move_metrics
 from .attacks import ATTACKS
 from .expert import careless_move, next_move
@@ -25,7 +27,7 @@ from .patterns import Goals
 from .story import Story, is_report, to_json
 from .tasks import WorldTasks, rules_in_short, story_of_task, twin_tasks
 from .tools import ToolKit, WorldState, kit_of
-from .user import PATIENCE, answer_to
+from .user import PATIENCE, answer_to, facts_of
 from .view import with_cell
 from .world import LEVELS, Level
 
@@ -179,6 +181,28 @@ class Worlds(ToolEnv[WorldState]):
         state.idle += disclosed == state.disclosed
         state.disclosed = disclosed
         return self._turn([user_message(text)], move=move)
+
+    def user_view(self) -> UserView:
+        """Return the user's view: its request, and the details that it holds back."""
+        state, story = self.state, self.story
+        goal = "\n".join([story.request, *(saying for detail in story.details for saying in detail.says)])
+        disclosed = sum(count > 0 for count in state.disclosed)
+        recovered = disclosed / len(story.details) if story.details else 1.0
+        return UserView(goal, self.talk(), disclosed=disclosed, recovered=recovered, facts=facts_of(story))
+
+    def user_may(self, reply: Message) -> Entitled:
+        """Allow the details that a question of the reply names."""
+        text, context = self.visible_reply(reply), " ".join(map(text_of, self.talk()))
+        facts = [fact for fact, count in zip(facts_of(self.story), self.state.disclosed, strict=True) if not count]
+        sentences = asking_sentences(text)
+        requested = [fact for fact in facts if fact.named and any(map(fact.named, sentences))]
+        rest = [fact for fact in facts if fact not in requested]
+
+        def problem(answer: str) -> str | None:
+            too_much = any(fact.tells(answer, f"{context} {text}") for fact in rest)
+            return "it tells what the assistant did not ask for" if too_much else None
+
+        return Entitled(bool(requested), problem)
 
     @property
     def story(self) -> Story:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 
+from ...users.base import Fact
+from ...users.guard import asking_sentences
 from ...users.moves import Move
 from .skin import spoken
 from .story import Detail, Story
@@ -20,8 +23,9 @@ _READ_CHARS, _READ_NAMES = 400, 6
 def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -> tuple[tuple[int, ...], str, Move]:
     """Return how often each detail has been told after a reply, the user's words, and their move.
 
-    A detail is told where the reply names what it is about, or has the name that was told before. A reply that does
-    neither is told what is left open, without the values; a list of everything is no question.
+    A detail is told where a sentence that asks names what it is about. Once told, it is told again (and corrected)
+    where the reply names that in any way, or has the name that was told. A reply that does neither is told what is left
+    open, without the values; a list of everything is no question.
 
     Args:
         story: The task.
@@ -31,10 +35,14 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
     """
     text = _plain(words[:_READ_CHARS])
     names = _names(story.world, text)
+    sentences = map(_plain, asking_sentences(words[:_READ_CHARS]))
+    requested = {name for sentence in sentences for name in _names(story.world, sentence)}
     if len(words) > _READ_CHARS or len(names) > _READ_NAMES:
         return disclosed, _say(story, "too_much", idle), "complains"
     numbered = [*enumerate(zip(story.details, disclosed, strict=True))]
-    matching = [number for number, (detail, count) in numbered if _is_about(detail, count, names, text)]
+    matching = [
+        number for number, (detail, count) in numbered if _is_about(detail, count, names if count else requested, text)
+    ]
     if not matching and (left_open := [detail.word for _, (detail, count) in numbered if not count]):
         which = enumerated(f"which {word}" for word in left_open)
         return disclosed, _say(story, "left_open", idle, which=which), "complains"
@@ -48,6 +56,23 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
     texts = [detail.says[min(count, len(detail.says) - 1)] for detail, count in details]
     after = tuple(count + (number in matching) for number, count in enumerate(disclosed))
     return after, " ".join(texts), "corrects" if corrects else "reveals"
+
+
+def facts_of(story: Story) -> list[Fact]:
+    """Return the details of a story, each with the names by which it is asked for."""
+
+    def tells(detail: Detail, text: str, context: str) -> bool:
+        after, before = _plain(text), _plain(context)
+        # The first answer may have another value: it is told all the same.
+        return any(part in after and part not in before for part in map(_plain, (detail.value, *detail.says)))
+
+    def named(detail: Detail, sentence: str) -> bool:
+        return not detail.about.isdisjoint(_names(story.world, _plain(sentence)))
+
+    return [
+        Fact(detail.word, detail.says[-1], functools.partial(tells, detail), functools.partial(named, detail))
+        for detail in story.details
+    ]
 
 
 def _is_about(detail: Detail, count: int, names: set[str], text: str) -> bool:

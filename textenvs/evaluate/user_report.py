@@ -1,7 +1,8 @@
 """The quality of a simulated user: whether it keeps its goal, keeps it to itself, keeps its part, and how it writes.
 
 Any user of an environment with a :class:`~textenvs.users.base.HasUser` is measured in the same way, by rules: scripted
-ones of any manner, and models. The errors are those known of users of tau2-bench: made-up facts, facts told
+ones of any manner, and models, against any policy. What it gives away, and when, has the definitions of
+:data:`~textenvs.users.conduct.FAULTS`. The errors are those known of users of tau2-bench: made-up facts, facts told
 too early, questions left unanswered, the agent's part taken over, talks ended too soon. Rules see values and marks and
 not meaning, so the figures are for comparing users.
 """
@@ -12,7 +13,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -21,16 +22,19 @@ from typing import Any
 import numpy as np
 
 from ..env import TextEnv
-from ..messages import Message, text_of
-from ..turn import messages_of_turn
-from .base import HasUser, UserView
-from .dialogues import Curious
-from .manners import RESPELT
+from ..messages import Message, Messages, assistant, text_of, visible_text
+from ..users.base import Entitled, HasUser, UserView
+from ..users.conduct import FAULTS, Conduct
+from ..users.dialogues import Curious
+from ..users.manners import RESPELT
+from ..users.pestering import answers_of
+from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, ToolSchemas
+from .runner import tools_of
+from .statistics import estimate
 
 #: What may be wrong with a message of the user's, and how it is recognised.
 ERRORS: Mapping[str, str] = {
-    "leak": "tells what it was not asked for, or does the assistant's work",
-    "contradiction": "states a value that is not in its goal, and does not correct it in the same message",
+    **FAULTS,
     "evasion": "is asked for something that it has not told, and tells nothing",
     "role": "speaks as the assistant: with an answer's mark, or offering help",
     "repetition": "says word for word what it said before",
@@ -58,26 +62,29 @@ class UserStatistics:
     questions: int = 0  # replies that asked for something that it had not told
     stop: str | None = None
     failure: str | None = None
+    manner: str = "plain"
+    conduct: Conduct = field(default_factory=Conduct)
 
     @property
     def goal_kept(self) -> bool:
         """It stated its goal's values alone, stayed in its part, and did not leave too soon."""
         return self.failure is None and not any(self.errors[name] for name in ("contradiction", "role", "early_end"))
 
-    def listen(self, text: str, before: UserView, problem: str | None, asks: bool, disclosed: int) -> None:
-        """Count a message that answers the last of ``before.talk``; ``disclosed`` counts what was told by now."""
-        assistant = [text_of(message) for message in before.talk if message["role"] == "assistant"]
-        context = f"{before.goal} {' '.join(assistant)}"
-        contradicts = before.contradicts(text)
+    def listen(self, reply: str, text: str, before: UserView, may: Entitled, disclosed: int) -> None:
+        """Count a message that answers ``reply``; ``disclosed`` is how many things are told by now."""
+        talk = (*before.talk, assistant(reply))
+        context = " ".join([before.goal, *(text_of(message) for message in talk if message["role"] == "assistant")])
+        faults = self.conduct.listen(reply, before, may, text)
+        if not before.facts and may.problem(text) is not None:  # an environment without a list of them
+            faults.add("leak")
         errors = {
-            "leak": problem is not None,
-            "contradiction": contradicts,
-            "evasion": asks and disclosed <= before.disclosed,
+            "evasion": may.asks and disclosed <= before.disclosed,
             "role": _ROLE.search(text.lower()) is not None,
             "repetition": text in self.messages,
         }
-        self.errors.update(name for name, present in errors.items() if present)
-        self.corrected += before.foreign(text) and not contradicts
+        self.errors.update([*faults, *(name for name, present in errors.items() if present)])
+        contradicts, asks = "contradiction" in faults, may.asks
+        self.corrected += replace(before, talk=talk).foreign(text) and not contradicts
         self.questions += asks
         self.messages.append(text)
         words = _WORD.findall(text.lower())
@@ -85,25 +92,51 @@ class UserStatistics:
         self.misspelt += sum(word not in _dictionary() for word in words if word not in _WORD.findall(context.lower()))
 
 
+class CuriousPolicy(Policy):
+    """A policy that asks: :class:`~textenvs.users.dialogues.Curious` as a :class:`Policy`."""
+
+    def __init__(self, curious: Curious) -> None:
+        self.curious = curious
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        rng = np.random.default_rng(seed)
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            return Reply(self.curious.reply(env, rng))
+
+        return play
+
+
 async def listen_to(
-    make_env: Callable[[], TextEnv[Any]], count: int, *, seed: int = 0, off_script: float = 0.25, concurrency: int = 16
+    make_env: Callable[[], TextEnv[Any]],
+    count: int,
+    *,
+    policy: Policy | None = None,
+    seed: int = 0,
+    off_script: float = 0.25,
+    concurrency: int = 16,
 ) -> list[UserStatistics]:
-    """Play ``count`` episodes with a policy that asks (:class:`~textenvs.users.dialogues.Curious`), and count by rules.
+    """Play ``count`` episodes with a policy, and count by rules what the user does.
+
+    Without a ``policy`` it is one that asks, :class:`~textenvs.users.dialogues.Curious`, with ``off_script``.
 
     Raises:
         TypeError: The environment has no user that holds something back.
-        RuntimeError: The first episodes all failed; says why.
+        RuntimeError: The first episodes all failed, or the policy did; says why.
     """
+    env = make_env()
+    if not isinstance(env, HasUser):
+        raise TypeError(f"{type(env).__name__} has no user that holds something back until it is asked")
+    policy = policy or CuriousPolicy(Curious(env, off_script=off_script))
     episodes = [UserStatistics() for _ in range(count)]
     remaining = iter(range(count))
     failures = 0
-    curious = Curious(make_env(), off_script=off_script)
 
     async def work() -> None:
         nonlocal failures
         env = make_env()
         for number in remaining:
-            await _episode(env, episodes[number], curious, np.random.default_rng((seed, number)))
+            await _episode(env, episodes[number], policy, np.random.default_rng((seed, number)))
             failures = failures + 1 if episodes[number].failure and failures >= 0 else -1
             if failures >= _MOST_FAILURES:
                 raise RuntimeError(f"the first {failures} episodes failed; the last one: {episodes[number].failure}")
@@ -114,26 +147,29 @@ async def listen_to(
     return episodes
 
 
-async def _episode(env: TextEnv[Any], stats: UserStatistics, curious: Curious, rng: np.random.Generator) -> None:
+async def _episode(env: TextEnv[Any], stats: UserStatistics, policy: Policy, rng: np.random.Generator) -> None:
     assert isinstance(env, HasUser)
     await env.areset(seed=int(rng.integers(2**31)))
+    info: dict[str, Any] = {}
+    player, view = policy.start(env, int(rng.integers(2**31))), env.user_view()
+    stats.manner = view.behavior.name
     while not env.state.done:
-        action = curious.reply(env, rng)
+        try:
+            action = (await player(env.state.messages, tools_of(env))).action
+        except OutOfContext:  # the policy's limit, not the user's
+            break
+        except PolicyFailure as failure:
+            raise RuntimeError(f"the policy failed: {failure}") from failure
         reply: Message = {"role": "assistant", "content": action} if isinstance(action, str) else action
         before, may = env.user_view(), env.user_may(reply)
         size, contexts = len(env.state.messages), env.state.contexts
         *_, info = await env.astep(action)
         view = env.user_view()
-        talk = (*before.talk, reply)
-        for message in messages_of_turn(env.state, size, contexts)[0]:
-            if message["role"] == "user" and message in view.talk:
-                text = text_of(message)
-                stats.listen(
-                    text, UserView(before.goal, talk, disclosed=before.disclosed, values=before.values),
-                    may.problem(text), may.asks, view.disclosed,
-                )  # fmt: skip
+        for text in answers_of(env, size, contexts):
+            stats.listen(_words(view.talk, before.talk), text, before, may, view.disclosed)
         stats.refused += int(info["metrics"].get("user_refused", 0))
         stats.tries += int(info["metrics"].get("user_tries", 0))
+    stats.errors["concession"] += view.conceded
     stats.stop = env.state.stop
     stats.failure = info.get("failure")
     conversations = (*env.state.contexts, env.state.messages)
@@ -141,6 +177,38 @@ async def _episode(env: TextEnv[Any], stats: UserStatistics, curious: Curious, r
     answered = any(mark in replies for mark in ("####", "<document>", "```"))
     if stats.stop in ("user_left", "gave_up") and not answered:
         stats.errors["early_end"] += 1
+
+
+def _words(talk: Messages, before: Messages) -> str:
+    """Return the reply that is new in a talk, as the user sees it."""
+    return next((visible_text(message) for message in talk[len(before) :] if message["role"] == "assistant"), "")
+
+
+def by_manner(episodes: Sequence[UserStatistics]) -> dict[str, dict[str, Any]]:
+    """Return for each manner, and ``all`` together, its number of episodes, and estimates with intervals of 95 %.
+
+    They are ``solved`` and, by the names of :data:`~textenvs.users.conduct.FAULTS`, the shares of episodes with at
+    least one fault (Wilson's interval, since none in 100 episodes is not never); ``replies``, how many of the policy's
+    replies the user answers until the task is solved; ``disclosed``, how many facts it tells in an episode (a bootstrap
+    over episodes). Episodes that failed are left out.
+    """
+    manners: dict[str, list[UserStatistics]] = {}
+    for stats in episodes:
+        if stats.failure is None:
+            manners.setdefault(stats.manner, []).append(stats)
+    if len(manners) > 1:
+        manners["all"] = [stats for group in manners.values() for stats in group]
+    table = {}
+    for manner, group in manners.items():
+        solved = [stats for stats in group if stats.stop == "solved"]
+        table[manner] = {
+            "episodes": len(group),
+            "solved": estimate([[float(stats.stop == "solved")] for stats in group], rate=True),
+            **{name: estimate([[float(stats.errors[name] > 0)] for stats in group], rate=True) for name in FAULTS},
+            "replies": estimate([[float(len(stats.messages))] for stats in solved]) if solved else None,
+            "disclosed": estimate([[float(len(stats.conduct.disclosed))] for stats in group]),
+        }
+    return table
 
 
 def summarize(episodes: Sequence[UserStatistics]) -> dict[str, Any]:
@@ -169,6 +237,7 @@ def summarize(episodes: Sequence[UserStatistics]) -> dict[str, Any]:
         "questions_answered": 1 - errors["evasion"] / questions if questions else None,
         "errors_per_100_messages": {name: 100 * errors[name] / total for name in ERRORS},
         "stops": dict(Counter(stats.stop for stats in episodes)),
+        "by_manner": by_manner(episodes),
     }
 
 
