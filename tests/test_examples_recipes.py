@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
 
-import gymnasium
-import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,11 +22,6 @@ INDEX = (recipes.FOLDER / "README.md").read_text(encoding="utf-8")
 
 def config_of(name, *overrides):
     return resolve([*recipes.files_of(name), *overrides])[0]
-
-
-def own_environments():
-    ids = {config_of(name).env.id for name in NAMES}
-    return sorted(name for name in ids if name.startswith("examples.recipes."))
 
 
 @pytest.fixture
@@ -81,43 +72,6 @@ class TestFolder:
                 low, high = min(point.runs), max(point.runs)
                 assert f"{low:.2f}" in text
                 assert f"{high:.2f}" in text
-
-
-@pytest.mark.parametrize("env", own_environments())
-class TestEnvironment:
-    def test_passes_check_env(self, env):
-        check_env(gymnasium.make(env).unwrapped)
-
-    def test_expert_beats_every_attack(self, env):
-        made = gymnasium.make(env).unwrapped
-
-        def mean(policy_of, episodes=40):
-            total = 0.0
-            for seed in range(episodes):
-                rng = np.random.default_rng(seed)
-                conversation, _ = made.reset(seed=seed)
-                policy, turns = policy_of(rng), 0
-                while not made.state.done and turns < 20:
-                    conversation, reward, *_ = made.step(policy(conversation))
-                    total, turns = total + reward, turns + 1
-            return total / episodes
-
-        expert = mean(lambda rng: lambda conversation: made.demonstration(rng))
-        assert expert > 0.7
-        assert mean(lambda rng: lambda conversation: made.careless_reply(rng)) < expert / 2
-        for attack in made.attacks():
-            if not attack.rehearse:
-                assert mean(lambda rng, attack=attack: attack.start(rng, [])) < expert / 2, attack.name
-
-    def test_splits_share_no_task(self, env):
-        if env.endswith("/wordle"):
-            pytest.skip("its page says that training and validation have the same words")
-
-        def openings(split):
-            tasks = gymnasium.make(env, split=split).unwrapped.tasks
-            return {json.dumps([task.question, str(task.extra)]) for task in map(tasks.__getitem__, range(300))}
-
-        assert openings("train").isdisjoint(openings("test"))
 
 
 CURVES = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=4)
