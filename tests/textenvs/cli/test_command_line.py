@@ -266,7 +266,7 @@ def test_audit_all_fails_for_unmakeable_environment(error, status, verdict, caps
         (
             ["frobnicate"],
             2,
-            "list, describe, audit, play, prepare, data, users, rows, evaluate, prompts, record, export, sft-data, "
+            "list, describe, audit, play, prepare, data, rows, evaluate, users, prompts, record, export, sft-data, "
             "leaderboard, view, serve, new",
         ),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
