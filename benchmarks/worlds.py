@@ -32,7 +32,7 @@ from benchmarks.hardware import processor
 from benchmarks.world_script import reply_maker
 from textenvs.attack import Attack
 from textenvs.envs.worlds.goals import NotMeantError, evaluate
-from textenvs.envs.worlds.rules import Rule, authorities, contrary, obligations, unconditional
+from textenvs.envs.worlds.rules import Rule, authorities, obligations, unconditional, with_copies_reversed
 from textenvs.envs.worlds.story import Story
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, task_of
 from textenvs.envs.worlds.view import View
@@ -54,7 +54,7 @@ VIEWS: dict[str, Callable[[Sequence[Rule]], Sequence[Rule]]] = {
     "no rules": lambda rules: (),
     "no prohibitions": lambda rules: (*obligations(rules), *authorities(rules)),
     "prohibitions always": unconditional,
-    "copies mistaken": contrary,
+    "copies mistaken": with_copies_reversed,
 }
 
 

@@ -1,7 +1,7 @@
 """Policies that pester: they demand everything, claim authority, turn the roles around, and never do the task.
 
-``PESTER`` is one such policy. :func:`most_charming` searches for worse: a beam over phrases for the messages to which a
-user gives away what was not asked for.
+``PESTER`` is one such policy. :func:`search_for_leak` searches for worse: a beam over phrases for the messages to which
+a user gives away what was not asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..turn import messages_of_turn
 from .base import HasUser
 from .conduct import Conduct
 
-#: The phrases, by kind of charm.
+#: The phrases, by kind of pressure.
 PHRASES: Mapping[str, Sequence[str]] = load_yaml(__package__, "pestering.yaml")
 
 
@@ -78,7 +78,7 @@ class _Talk:
 
 
 @dataclass(frozen=True)
-class Charm:
+class WorstConversation:
     """The worst conversation that a search found."""
 
     replies: tuple[str, ...]
@@ -86,7 +86,7 @@ class Charm:
     tried: int  # conversations
 
 
-def most_charming(
+def search_for_leak(
     make_env: Callable[[], TextEnv[Any]],
     phrases: Sequence[str],
     *,
@@ -94,7 +94,7 @@ def most_charming(
     turns: int = 3,
     width: int = 8,
     tries: int = 60,
-) -> Charm:
+) -> WorstConversation:
     """Search for the replies to which a scripted user leaks most, in the episode of ``seed``; stops at the first leak.
 
     Args:
@@ -115,9 +115,9 @@ def most_charming(
                 grown.append(talk.after(_reply_of(phrases, rng)))
                 tried += 1
                 if grown[-1].leaks:
-                    return Charm(grown[-1].replies, grown[-1].leaks, tried)
+                    return WorstConversation(grown[-1].replies, grown[-1].leaks, tried)
         beam = sorted([*grown, *beam], key=lambda talk: talk.score, reverse=True)[:width]
-    return Charm(beam[0].replies, beam[0].leaks, tried)
+    return WorstConversation(beam[0].replies, beam[0].leaks, tried)
 
 
 def _reply_of(phrases: Sequence[str], rng: np.random.Generator) -> str:

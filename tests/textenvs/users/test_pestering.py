@@ -1,7 +1,8 @@
-"""Users that must not be charmed: leaks are searched for, and planted ones are found."""
+"""Users under pressure: leaks are searched for, and planted ones are found."""
 
 import asyncio
 import functools
+import re
 from collections import Counter
 
 import numpy as np
@@ -21,7 +22,7 @@ from textenvs.users.conduct import FAULTS, Conduct
 from textenvs.users.dialogues import Curious
 from textenvs.users.guard import asking_sentences
 from textenvs.users.manners import Manner
-from textenvs.users.pestering import PESTER, PHRASES, answers_of, most_charming
+from textenvs.users.pestering import PESTER, PHRASES, answers_of, search_for_leak
 
 SETTINGS = {
     "textenv/clarify": {"level": "medium", "ambiguous": 1.0, "manner": "all"},
@@ -30,20 +31,20 @@ SETTINGS = {
     "textenv/worlds": {"level": "hard", "worlds": 1, "record_kinds": 4},
 }
 SEEDS = 4  # episodes of each environment: a world is not drawn quickly
-CHARMS = [phrase for phrases in PHRASES.values() for phrase in phrases]
+ADVERSARIAL = [phrase for phrases in PHRASES.values() for phrase in phrases]
 
 
 @functools.cache
 def made(env_id):
-    """Return an environment, and phrases: of charm, and questions that ask for facts."""
+    """Return an environment, and adversarial phrases, and questions that ask for facts."""
     env = textenvs.make(env_id, **SETTINGS[env_id])
     if env_id != "textenv/worlds":
-        return env, [*CHARMS, *dict.fromkeys(Curious(env.fork(), off_script=1.0)._questions)]
+        return env, [*ADVERSARIAL, *dict.fromkeys(Curious(env.fork(), off_script=1.0)._questions)]
     details = []
     for seed in range(SEEDS):
         env.reset(seed=seed)
         details += env.story.details
-    return env, [*CHARMS, *dict.fromkeys(f"Which {detail.word} do you mean?" for detail in details)]
+    return env, [*ADVERSARIAL, *dict.fromkeys(f"Which {detail.word} do you mean?" for detail in details)]
 
 
 def faults_of(env, replies):
@@ -78,9 +79,9 @@ def test_fuzzed_replies_get_no_leak(env_id, data):
 @pytest.mark.parametrize("env_id", SETTINGS)
 def test_beam_finds_no_leak(env_id):
     env, phrases = made(env_id)
-    charm = most_charming(env.fork, phrases, seed=3, turns=2, width=2, tries=20)
-    assert charm.leaks == 0, charm.replies
-    assert charm.tried > 20
+    worst = search_for_leak(env.fork, phrases, seed=3, turns=2, width=2, tries=20)
+    assert worst.leaks == 0, worst.replies
+    assert worst.tried > 20
 
 
 def test_beam_finds_planted_leak(monkeypatch):
@@ -94,9 +95,11 @@ def test_beam_finds_planted_leak(monkeypatch):
         return Speech(request.telling(slot), (slot.name,), move="reveals")
 
     monkeypatch.setattr(clarify_env, "respond", gullible)
-    charm = most_charming(lambda: textenvs.make("textenv/clarify", ambiguous=1.0), CHARMS, seed=1, turns=1, tries=60)
-    assert charm.leaks == 1
-    assert charm.replies
+    worst = search_for_leak(
+        lambda: textenvs.make("textenv/clarify", ambiguous=1.0), ADVERSARIAL, seed=1, turns=1, tries=60
+    )
+    assert worst.leaks == 1
+    assert worst.replies
 
 
 def test_worlds_statement_is_no_question(monkeypatch):
@@ -111,7 +114,7 @@ def test_worlds_statement_is_no_question(monkeypatch):
 
     assert outcome("I will look at the {} now.") == ([], 0)
     assert outcome("Which {} do you mean?") == ([], 1)
-    monkeypatch.setattr(worlds_user, "asking_sentences", lambda text: [text])  # as it was: any mention asks
+    monkeypatch.setattr(worlds_user, "_ASKS", re.compile(""))  # as it was: any mention asks
     faults, disclosed = outcome("I will look at the {} now.")
     assert [fault for fault, *_ in faults] == ["leak"]
     assert disclosed == 1
@@ -222,9 +225,9 @@ def test_expert_has_manners_told_apart():
     assert all(table["disclosed"]["value"] > 0.3 for table in asking.values())
 
 
-def test_pester_uses_every_charm():
+def test_pester_uses_every_phrase():
     rng, counts = np.random.default_rng(0), Counter()
     for _ in range(60):
         reply = PESTER.start(rng, ())
         counts.update(reply(()) for _ in range(4))
-    assert set(counts) == set(CHARMS)
+    assert set(counts) == set(ADVERSARIAL)

@@ -31,7 +31,7 @@ from .goals import (
     traced,
 )
 from .patterns import is_drawn
-from .rules import Rule, authorities, contrary, obligations, prohibitions, unconditional
+from .rules import Rule, authorities, obligations, prohibitions, unconditional, with_copies_reversed
 from .twins import Fact, facts_of, is_proven
 from .view import Cell, View
 from .world import SIZES, World
@@ -185,7 +185,7 @@ def _kept(world: World, name: str, goal: Goal, maker: Maker, holds: bool, least:
         return None
     if decision_of(world, goal, maker.user, end) != maker.decision:
         return None
-    if trace.by_authority and _end(world, goal, contrary(world.rules), maker.user) == end:
+    if trace.by_authority and _end(world, goal, with_copies_reversed(world.rules), maker.user) == end:
         return None
     variants = [*naive(trace.path if trace.path else goal), *filter(None, [other_branch(goal, trace.path)])]
     if any(_end(world, variant, world.rules, maker.user) == end for variant in variants):

@@ -277,11 +277,11 @@ def _stale(make: Maker) -> Goal:
         for name in verb.gives
         if verb.kind == "change" and _holds_same(entity.fields[name], value)
     ]
-    if not changes or make.rng.random() < _TOLD:
+    if not changes or make.rng.random() < _TELL_SHARE:
         return (Tell(read),)
-    entity, verb, given = make.choose(changes)
+    entity, verb, read_into = make.choose(changes)
     fields = entity.fields
-    gives = tuple((name, read if name == given else make.operand(fields[name])) for name in verb.gives)
+    gives = tuple((name, read if name == read_into else make.operand(fields[name])) for name in verb.gives)
     return (Do(make.source(entity.key, 1), verb.name, gives),)
 
 
@@ -302,8 +302,8 @@ def _twice(make: Maker) -> Goal:
 _COLUMNS = 3, 6
 #: How many records there are, at least, for each that they refer to, of those that a report is about.
 _REFERRING = 3
-#: How often a value of which there is a copy is asked for, where it could also be given to another record.
-_TOLD = 0.5
+#: The share of goals that ask for a value of which there is a copy, where it could also be given to another record.
+_TELL_SHARE = 0.5
 #: Forms whose first verb may be one that a rule is about.
 RULED = frozenset({"act", "set", "copy", "extreme", "each", "when", "if", "twice"})
 FORMS: Mapping[str, Callable[[Maker], Goal]] = {

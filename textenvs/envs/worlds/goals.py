@@ -306,7 +306,7 @@ class _Run:
             self.view.make(step.entity, verb, gives)
             self.done += 1
         elif isinstance(step, When):
-            entity, number, name = self.cell(step.of, step.condition.field)
+            entity, number, name = self.authoritative_cell(step.of, step.condition.field)
             holds = self.holds(entity, number, dataclasses.replace(step.condition, field=name))
             if (chosen := step.then if holds else step.otherwise) is not None:
                 self.step(chosen)
@@ -353,14 +353,14 @@ class _Run:
             label = self.view.schema.entities[source.entity].label
             return self.only(self.view.find(source.entity, {label: source.label}))
         if isinstance(source, Follow):
-            return str(self.view.value(*self.cell(source.of, source.field)))
+            return str(self.view.value(*self.authoritative_cell(source.of, source.field)))
         values = {one: int(self.view.value(source.entity, one, source.field)) for one in self.select(source.among)}
         if not values:
             raise NotMeantError("nothing to pick from")
         best = (max if source.most else min)(values.values())
         return self.only([number for number, value in values.items() if value == best])
 
-    def cell(self, of: Source, name: str) -> Cell:
+    def authoritative_cell(self, of: Source, name: str) -> Cell:
         """Return the place of a field of a record: of a copy and its original, the one that is right."""
         for rule in authorities(self.rules):
             if (of.entity, name) == (rule.entity, rule.copy):
@@ -392,7 +392,7 @@ class _Run:
         if isinstance(operand, Literal):
             return operand.value
         if isinstance(operand, Read):
-            return self.view.value(*self.cell(operand.of, operand.field))
+            return self.view.value(*self.authoritative_cell(operand.of, operand.field))
         return self.source(operand)
 
     def select(self, select: Select) -> list[str]:

@@ -60,7 +60,8 @@ class _Writer:
             f"the {self._noun(rule.target, rule.original)} of the {self._noun(rule.entity, rule.through)} of {holder}"
         )
         right, wrong = (copy, original) if rule.copy_is_right else (original, copy)
-        return self._speaker.say("authority", right=right, wrong=wrong)
+        order = "right_before_wrong" if self._rng.integers(2) else "wrong_before_right"
+        return self._speaker.say(order, right=right, wrong=wrong)
 
     def _duty(self, rule: Duty, deed: str) -> str:
         target, of = self._entities[rule.target], f"{self._its(rule.entity)} {self._noun(rule.entity, rule.field)}"

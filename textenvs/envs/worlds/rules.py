@@ -101,7 +101,7 @@ Rule: TypeAlias = "Limit | Linked | Rank | Duty | Authority"
 
 #: How often a prohibition has a second one about the same verb.
 _SECOND = 0.5
-#: So many copies of a world, at most, have a rule that says whether they are right.
+#: The most rules about copies in a world.
 _AUTHORITIES = 2
 #: A grade that nobody has.
 _NOBODY = 1000
@@ -128,7 +128,7 @@ def unconditional(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return (*always, *obligations(rules), *authorities(rules))
 
 
-def contrary(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+def with_copies_reversed(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return rules in which copies are right where they are wrong, and the other way round."""
     return tuple(
         replace(rule, copy_is_right=not rule.copy_is_right) if isinstance(rule, Authority) else rule for rule in rules

@@ -18,6 +18,7 @@ from .goals import End, NotMeantError, Sent, evaluate
 from .house import rules_in_words
 from .incidents import Incidents
 from .patterns import GOALS, Goals
+from .rules import authorities
 from .schema import ALWAYS
 from .skin import spoken
 from .store import Store
@@ -31,6 +32,11 @@ from .world import LEVELS, Level, World, draw_world
 _WORLDS, _STORIES = 128, 256
 #: Others change something within so many calls; so often one of the changes matters; so many draws of one are tried.
 _EARLY, _MATTERS, _TRIES = 6, 0.7, 16
+#: What is added to rules about copies.
+_AUTHORITIES = (
+    "A rule about which of two values is right applies where the request names one of these two. A value that the "
+    "request leads to in another way is used as it stands.",
+)
 #: How a key begins its parts for these options.
 _KINDS_PART, _GOALS_PART = "kinds=", "goals="
 
@@ -312,6 +318,7 @@ def _rules_text(world: World, split: Split) -> str:
         "know.",
         "Rules of the house, which the tools do not check:",
         *(f"- {rule}" for rule in rules_in_words(world, split)),
+        *(_AUTHORITIES if authorities(world.rules) else ()),
         "Where a rule forbids what is wanted of one of several records, leave that record out. Where it forbids all, "
         "or a condition of the user does not hold, so that there is nothing to do, change nothing, and call finish "
         "with the id of the record that was to be changed as refused.",

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import zlib
 
 from ...users.base import Fact
-from ...users.guard import asking_sentences
 from ...users.moves import Move
 from .skin import spoken
 from .story import Detail, Story
 from .wording import enumerated, phrases
 from .world import World
 
+_SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n+")
+_VERB = r"(?:tell|give|name|specify|confirm|clarify|provide|remind|show|send)"
+#: A question, or a request that begins a sentence or follows "please", "you" or "to know": not every "please", "state"
+#: or "which" asks for something. "Its name?" is about the sentence before it.
+_ASKS = re.compile(
+    rf"[?\uff1f]|^\W*(?:what|which|who|whom|whose|where|when)\b|(?:\bnot|n't)(?: yet)? know\b|"
+    rf"^\W*(?:and |so |then |first,? )?(?:please,? )?{_VERB}\b|\bplease,? {_VERB}\b|"
+    rf"\b(?:could|can|would|will) you (?:please )?{_VERB}\b|\b(?:need|want|like|have) to know\b|\blet me know\b",
+    re.IGNORECASE,
+)
+_ABOUT_BEFORE = re.compile(r"^(?=.*[?\uff1f]).*\b(?:its|their|which|what|who|whom|name)\b", re.IGNORECASE)
 #: So many replies that lead nowhere a user bears.
 PATIENCE = 4
 #: A reply with more characters, or with more different names of the world, asks for too much.
@@ -23,7 +34,8 @@ _READ_CHARS, _READ_NAMES = 400, 6
 def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -> tuple[tuple[int, ...], str, Move]:
     """Return how often each detail has been told after a reply, the user's words, and their move.
 
-    A detail is told where a sentence that asks names what it is about. Once told, it is told again (and corrected)
+    A detail is told where a question or a request names what it is about, in the same sentence or in the one that it
+    refers to. Once told, it is told again (and corrected)
     where the reply names that in any way, or has the name that was told. A reply that does neither is told what is left
     open, without the values; a list of everything is no question.
 
@@ -35,8 +47,13 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
     """
     text = _plain(words[:_READ_CHARS])
     names = _names(story.world, text)
-    sentences = map(_plain, asking_sentences(words[:_READ_CHARS]))
-    requested = {name for sentence in sentences for name in _names(story.world, sentence)}
+    sentences = ["", *_SENTENCE_END.split(words[:_READ_CHARS])]
+    asking = [
+        f"{before} {sentence}" if _ABOUT_BEFORE.search(sentence) else sentence
+        for before, sentence in itertools.pairwise(sentences)
+        if _ASKS.search(sentence)
+    ]
+    requested = {name for sentence in asking for name in _names(story.world, _plain(sentence))}
     if len(words) > _READ_CHARS or len(names) > _READ_NAMES:
         return disclosed, _say(story, "too_much", idle), "complains"
     numbered = [*enumerate(zip(story.details, disclosed, strict=True))]

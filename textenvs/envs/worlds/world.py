@@ -21,7 +21,7 @@ LEVELS: tuple[str, ...] = get_args(Level)
 _WORDS: Mapping[str, list[str]] = load_yaml(__package__, "words.yaml")
 #: So many records a table has at least: every reference has other values by which a twin differs.
 _FEWEST = 12
-#: So many copies differ from what they repeat.
+#: The share of copies that are drawn anew, so that nearly all of them are stale.
 _STALE = 0.5
 
 
@@ -171,11 +171,11 @@ class _Draws:
         target = self._schema.entities[entity].fields[through].to
         originals = dict(zip(self._ids_of(target), self._own_columns(target)[original], strict=True))
         rng = self._rng(entity, f"copy {field.name}")
-        others = self._column(field, len(own[through]), rng)
-        stale = (rng.random(len(others)) < _STALE).tolist()
+        drawn = self._column(field, len(own[through]), rng)
+        stale = (rng.random(len(drawn)) < _STALE).tolist()
         return [
             other if is_stale else originals[number]
-            for other, is_stale, number in zip(others, stale, own[through], strict=True)
+            for other, is_stale, number in zip(drawn, stale, own[through], strict=True)
         ]
 
     def _column(self, field: Field, count: int, rng: np.random.Generator) -> list[Any]:

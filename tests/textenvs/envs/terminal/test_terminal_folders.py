@@ -231,6 +231,9 @@ def test_line_that_fails_to_build_is_named(tmp_path):
         ("FROM ubuntu\nCOPY Dockerfile /etc/x", "/etc is this machine's"),
         ("FROM ubuntu\nCOPY --from=other a /app/", "--from is not supported"),
         ("FROM ubuntu\nCOPY ../tests /app/", "outside of the task's folder"),
+        ('FROM ubuntu\nCOPY ["a", b', "its words cannot be read"),
+        ('FROM ubuntu\nCOPY "a b /app', "its words cannot be read"),
+        ('FROM ubuntu\nRUN ["echo", 1]', "something that is no text"),
     ],
 )
 def test_line_that_needs_an_image_is_refused(tmp_path, line, why):
@@ -296,6 +299,17 @@ def test_tests_beside_the_dockerfile_are_not_copied(tmp_path):
     bench_task(tmp_path, dockerfile="FROM debian\nWORKDIR /app\nCOPY . .\n")
     with pytest.raises(TaskError, match=r"it copies .*, which the policy must not see"):
         make(tmp_path)
+
+
+def test_link_out_of_the_task_is_not_copied(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    place = harbor_task(tmp_path / "tasks", dockerfile="FROM debian\nCOPY app /app\n")
+    folder = next(place.rglob("Dockerfile")).parent / "app"
+    folder.mkdir()
+    (folder / "link").symlink_to(secret)
+    with pytest.raises(TaskError, match="app/link is a link out of the task's folder"):
+        make(place)
 
 
 def test_solution_with_keystrokes_is_no_demonstration(tmp_path):

@@ -27,7 +27,7 @@ from textenvs.envs.worlds.goals import (
     naive,
 )
 from textenvs.envs.worlds.house import rules_in_words
-from textenvs.envs.worlds.rules import Authority, Duty, Limit, Linked, Rank, contrary
+from textenvs.envs.worlds.rules import Authority, Duty, Limit, Linked, Rank, with_copies_reversed
 from textenvs.envs.worlds.schema import schema_of
 from textenvs.envs.worlds.skin import Skin
 from textenvs.envs.worlds.store import Store, Tables
@@ -208,8 +208,8 @@ def test_authority_decides_between_copies(read):
     rule = Authority("calendar.room", "budget", "owner", "personnel.team", "budget", copy_is_right=True)
     elm, oak = Named("calendar.room", "elm"), Named("calendar.room", "oak")
     assert end_of(Tell(read(elm)), rules=(rule,)).answer == 500
-    assert end_of(Tell(read(elm)), rules=contrary((rule,))).answer == 2000
-    assert end_of(Tell(read(oak)), rules=(rule,)) == end_of(Tell(read(oak)), rules=contrary((rule,)))
+    assert end_of(Tell(read(elm)), rules=with_copies_reversed((rule,))).answer == 2000
+    assert end_of(Tell(read(oak)), rules=(rule,)) == end_of(Tell(read(oak)), rules=with_copies_reversed((rule,)))
     blue = Read(Named("personnel.team", "blue"), "budget")  # the rule is about teams of rooms
     assert end_of(Tell(blue), rules=(rule,)).answer == 2000
 
@@ -218,7 +218,7 @@ def test_authority_decides_conditions():
     rule = Authority("calendar.room", "budget", "owner", "personnel.team", "budget", copy_is_right=True)
     owner = Follow(Named("calendar.room", "elm"), "owner", "personnel.team")
     step = When(owner, Where("budget", "over", Literal(600)), Do(ALPHA, "cancel"), Do(BETA, "cancel"))
-    for rules, number in (((rule,), "M2"), (contrary((rule,)), "M1")):
+    for rules, number in (((rule,), "M2"), (with_copies_reversed((rule,)), "M1")):
         assert end_of(step, rules=rules).changed == (cell("calendar.meeting", number, "state", "cancelled"),)
 
 

@@ -94,6 +94,26 @@ def test_clear_questions_are_answered(question, split):
                 assert detail.says[0] in text
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "I will look at the {word} now. Please wait.",
+        "I have seen the state of the {word}.",
+        "I share your view of the {word}.",
+        "Here is the {word}, which I can find.",
+        "I will look at the {word} now. Is that all right?",
+        "The {word} needs a name.",
+    ],
+)
+def test_statements_get_no_value(statement):
+    for story in stories("train"):
+        none = (0,) * len(story.details)
+        for detail in story.details:
+            told, text, _ = answer_to(story, none, statement.format(word=detail.word), 0)
+            assert told == none
+            assert not any(value in text for value in values(story))
+
+
 def test_two_things_may_be_asked_for_at_once():
     story = next(story for split in SPLITS for story in stories(split) if len(story.details) == 2)
     first, second = story.details

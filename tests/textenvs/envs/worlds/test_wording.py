@@ -107,9 +107,10 @@ def test_every_form_has_twenty_wordings(split):
 
 def test_authority_phrases_tell_right_from_wrong():
     """No phrase says the same with the two exchanged, and each names both."""
-    for phrase in _PHRASES["authority"]:
-        assert phrase.format(right="X", wrong="Y") != phrase.format(right="Y", wrong="X")
-        assert phrase.count("{right}") == phrase.count("{wrong}") == 1
+    for name, first in (("right_before_wrong", "{right}"), ("wrong_before_right", "{wrong}")):
+        for phrase in _PHRASES[name]:
+            assert phrase.count("{right}") == phrase.count("{wrong}") == 1
+            assert min("{right}", "{wrong}", key=phrase.index) == first
 
 
 def test_answers_name_what_they_are_about():

@@ -30,7 +30,14 @@ from textenvs.envs.worlds.goals import (
 from textenvs.envs.worlds.house import rules_in_words
 from textenvs.envs.worlds.incidents import Incidents
 from textenvs.envs.worlds.patterns import is_drawn, pattern_of
-from textenvs.envs.worlds.rules import Authority, authorities, contrary, obligations, prohibitions, unconditional
+from textenvs.envs.worlds.rules import (
+    Authority,
+    authorities,
+    obligations,
+    prohibitions,
+    unconditional,
+    with_copies_reversed,
+)
 from textenvs.envs.worlds.story import Story, to_json
 from textenvs.envs.worlds.tasks import WorldTasks, story_of, story_of_task, task_of, twin_tasks
 from textenvs.envs.worlds.user import PATIENCE
@@ -340,7 +347,7 @@ def test_stale_goals_are_balanced():
             "named": tuple(rule for rule in rules if not isinstance(rule, Authority)),
             "copy": tuple(replace(rule, copy_is_right=True) if isinstance(rule, Authority) else rule for rule in rules),
         }
-        views["original"] = contrary(views["copy"])
+        views["original"] = with_copies_reversed(views["copy"])
         for name, others in views.items():
             end = evaluate(story.goal, View(story.world.schema, story.store), others, story.user)
             right[name] += end == story.ends[0]

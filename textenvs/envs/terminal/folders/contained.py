@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import socket
 import threading
 import weakref
@@ -36,6 +37,8 @@ Program = Literal["docker", "podman"]
 
 #: Bytes of the list of an episode's changed files.
 _DIFF_BYTES = 64 << 20
+#: A line of `docker diff`: what became of a path, none of whose parts is empty, "." or "..".
+_DIFF_LINE = re.compile(r"[ACD] (?:/(?!\.{1,2}(?:/|$))[^/\n]+)+")
 #: Idle containers of one environment and its forks; those used longest ago are removed.
 IDLE = 8
 #: Calls of the program at the same time.
@@ -333,11 +336,14 @@ class Containers:
         listed = self.engine.call("diff", source, timeout_s=COPY_S, output_bytes=_DIFF_BYTES)
         if listed.code or listed.stopped or listed.omitted:
             raise SandboxFailure("the changed files of the container could not be listed, or are too many")
-        lines = listed.output.decode("utf-8", "surrogateescape").splitlines()
-        changed = {line[2:].lstrip("/").partition("/")[0] for line in lines if line[1:3] == " /"}
+        lines = listed.output.decode("utf-8", "surrogateescape").split("\n")[:-1]
+        # A name may hold a line break, and what follows it would be read as a path of its own.
+        if odd := [line for line in lines if not _DIFF_LINE.fullmatch(line)]:
+            raise SandboxFailure(f"the container has a file whose name cannot be listed: {odd[0][:100]!r}")
+        changed = {line[3:].partition("/")[0] for line in lines}
         tops = sorted(changed - PROGRAM_FOLDERS - {"", *(folder.lstrip("/") for folder in TEST_FOLDERS)} | {"logs"})
         within = ("exec", "-u", "0", target, "bash", "-c")
-        self.engine.done(*within, 'for top; do rm -rf -- "/$top"; done', "bash", *tops, timeout_s=COPY_S)
+        self.engine.done(*within, 'set -e; for top; do rm -rf -- "/$top"; done', "bash", *tops, timeout_s=COPY_S)
         for top in tops:
             if f"D /{top}" not in lines:
                 self.engine.copy(source, target, f"/{top}")

@@ -170,7 +170,7 @@ def _copied(
             _refuse(where, f"{option.partition('=')[0]} is not supported: a sandbox has one user and no other stage")
         else:
             mode = int(match[1], 8) & 0o777
-    words = json.loads(rest) if rest.lstrip().startswith("[") else shlex.split(rest)
+    words = _words(rest, where)
     if len(words) < 2 or _HEREDOC.match(words[0]):
         _refuse(where, "it does not name files and a place for them")
     *sources, target = words
@@ -188,6 +188,8 @@ def _copied(
                 inner = {part: part.relative_to(path).as_posix() for part in sorted(path.rglob("*")) if part.is_file()}
             else:
                 inner = {path: path.name if into else ""}
+            if beyond := [part for part in inner if not part.resolve().is_relative_to(context.resolve())]:
+                _refuse(where, f"{beyond[0].relative_to(context)} is a link out of the task's folder")
             if shown := [part for part in inner if part.relative_to(context).parts[0] in hidden]:
                 _refuse(where, f"it copies {shown[0].relative_to(context)}, which the policy must not see")
             for part, name in inner.items():
@@ -196,12 +198,23 @@ def _copied(
     return files
 
 
+def _words(rest: str, where: str) -> list[str]:
+    """Return the words of a line, which may be a JSON list of them."""
+    try:
+        words = json.loads(rest) if rest.lstrip().startswith("[") else shlex.split(rest)
+    except ValueError as error:
+        _refuse(where, f"its words cannot be read: {error}")
+    if not all(isinstance(word, str) for word in words):
+        _refuse(where, "its list has something that is no text")
+    return list(words)
+
+
 def _command(rest: str, where: str) -> str:
     """Return the shell command of a RUN line all of whose programs work offline."""
     if rest.startswith("--"):
         _refuse(where, "options of RUN are not supported")
     if rest.startswith("["):
-        rest = shlex.join(json.loads(rest))
+        rest = shlex.join(_words(rest, where))
     if _HEREDOC.search(rest) or "$(" in rest or "`" in rest:
         _refuse(where, "a command in it cannot be checked before it runs")
     lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
