@@ -247,7 +247,7 @@ class Shell:
             return cached
         request = {
             "files": [(encoded(path), e.kind, e.mode, e.mtime_ns, e.content) for path, e in state.tree.items()],
-            **taken_over(state, text),
+            **shell_input(state, text),
             "environment": _environment(state),
             "wall_s": wall_s,
             "output_bytes": self.limits.output_bytes,
@@ -270,7 +270,7 @@ def _pool(limits: ShellLimits, folders: tuple[str, ...]) -> Pool:
 def _run(limits: ShellLimits, request: dict[str, Any], state: ShellState, key: bytes) -> tuple[ShellState, ShellResult]:
     folders = tuple(f"/{path}" for path in state.tree if "/" not in path)
     reply = _pool(limits, folders).ask(request, request["wall_s"])
-    finished = after(replace(limits, wall_s=request["wall_s"]), state, reply)
+    finished = state_after(replace(limits, wall_s=request["wall_s"]), state, reply)
     # How far one that was stopped came depends on the machine.
     if finished[1].status in ("ok", "error") and sum(len(file[-1]) for file in reply.files) <= CACHED_BYTES:
         changed, result = finished
@@ -283,8 +283,8 @@ def _environment(state: ShellState) -> dict[str, str]:
     return {**_ENVIRONMENT, "SOURCE_DATE_EPOCH": str(state.clock_s), **dict.fromkeys(dates, f"{state.clock_s} +0000")}
 
 
-def taken_over(state: ShellState, command: bytes) -> dict[str, bytes]:
-    """Return what bash takes over before a command (``shell.bash``), in the order in which it reads it."""
+def shell_input(state: ShellState, command: bytes) -> dict[str, bytes]:
+    """Return the input of the shell's start script (``shell.bash``), in the order in which it reads it."""
     return {
         "script": state.script,
         "options": _set_command(state.options),
@@ -302,7 +302,7 @@ def _set_command(options: str) -> bytes:
     return f"set {' '.join(changes)}; ".encode() if changes else b""
 
 
-def after(
+def state_after(
     limits: ShellLimits, state: ShellState, reply: Reply, environment: Mapping[str, str] = _ENVIRONMENT
 ) -> tuple[ShellState, ShellResult]:
     """Return the state after a command, and its result, from what its box said.

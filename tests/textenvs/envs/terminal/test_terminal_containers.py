@@ -12,7 +12,7 @@ import pytest
 from folder_tasks import EXAMPLES, FINISH, SOLVED, harbor_task, make, play, run
 
 from textenvs.env import EnvironmentFailure
-from textenvs.envs.terminal.folders import ATTACKS, contained
+from textenvs.envs.terminal.folders import ATTACKS, containers
 from textenvs.messages import assistant, user
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.sandbox.result import ShellLimits
@@ -167,12 +167,12 @@ def test_policy_that_breaks_its_container_has_lost(fake, tmp_path):
 @pytest.mark.parametrize("line", ["A /./y", "A //usr", "A /../x", "A /app/./b", "x", "B /a", ""])
 def test_line_of_a_strange_name_is_no_path(line):
     """A file's name may hold a line break; what follows it must not be read as a folder to copy."""
-    assert not contained._DIFF_LINE.fullmatch(line)
+    assert not containers._DIFF_LINE.fullmatch(line)
 
 
 @pytest.mark.parametrize("line", ["A /app", "C /app/..b/.c", "D /a b", "A /tmp/\r"])
 def test_line_of_a_path_is_one(line):
-    assert contained._DIFF_LINE.fullmatch(line)
+    assert containers._DIFF_LINE.fullmatch(line)
 
 
 def test_no_daemon_is_said_when_made(fake, tmp_path):

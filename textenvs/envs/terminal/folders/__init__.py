@@ -1,8 +1,8 @@
 """Tasks that others wrote: folders in the formats of Terminal-Bench and of Harbor, in a sandbox or in containers."""
 
 from .attacks import ATTACKS
-from .contained import Containers
-from .played import Folder, folder_of
+from .containers import Containers
+from .folder import Folder, folder_of
 from .runtime import Runtime, solution_command
 from .sandboxed import Sandboxed
 

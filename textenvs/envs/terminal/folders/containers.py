@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from ....bounded_files import read_bytes
 from ....sandbox import SandboxFailure, ShellLimits, ShellResult, ShellState, Tree
-from ....sandbox.shell import COMMAND_BYTES, STATE_BYTES, after, taken_over
+from ....sandbox.shell import COMMAND_BYTES, STATE_BYTES, shell_input, state_after
 from ....sandbox.shell_server import PREPARE, RUN, Reply
 from ....sandbox.worker import threads
 from .engine import COPY_S, Engine, environment
@@ -243,7 +243,7 @@ class Containers:
             *("exec", "-i", *_as_user(task.user), "-e", f"SOURCE_DATE_EPOCH={state.shell.clock_s}", container),
             *("bash", "--noprofile", "--norc", "-c", _EXEC, "bash", PREPARE),
             stdin=b"".join(
-                part + b"\0" for part in taken_over(state.shell, command.encode("utf-8", "replace")).values()
+                part + b"\0" for part in shell_input(state.shell, command.encode("utf-8", "replace")).values()
             ),
             timeout_s=limits.wall_s,
             output_bytes=limits.output_bytes,
@@ -264,7 +264,7 @@ class Containers:
             omitted=called.omitted,
             saved=saved,
         )
-        shell, result = after(limits, state.shell, reply, {})
+        shell, result = state_after(limits, state.shell, reply, {})
         return shell, replace(result, notes=(*result.notes, *notes))
 
     def _revive(self, how: Literal["start", "restart"], container: str) -> None:
