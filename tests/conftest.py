@@ -20,10 +20,14 @@ settings.load_profile("ours")
 gc.disable()  # while all is imported, hardly anything is garbage: looking for it takes a seventh of that time
 
 
+#: Tests in there are those of tasks.
+collect_ignore = ["data"]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group tests that share a fixture of their module, so that one worker makes it, and not every worker."""
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
             used = (definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values())
             if any(fixture.scope == "module" and item.nodeid.startswith(f"{fixture.baseid}::") for fixture in used):

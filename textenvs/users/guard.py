@@ -26,7 +26,7 @@ _ASKS = re.compile(
     r"[?\uff1f]|\b(?:what|which|how|when|where|who|whom|whose|why|please|missing|unclear|unknown|unspecified)\b"
     r"|\b(?:tell|give|send|show|let) (?:me|us)\b|\b(?:could|can|would|will|do|did|are|have) you\b|\bmay (?:i|we)\b"
     r"|\b(?:need|want|like|have) to (?:know|ask)\b|\b(?:i|we|you)(?:'d|'ll)?(?: \w+){0,2} (?:need|require)s?\b"
-    r"|\b(?:provide|specify|clarify|describe|explain|confirm|verify|share|state|say|name)\b"
+    r"|\b(?:provide|specify|clarify|describe|explain|confirm|verify|share|state|say|name|tell)\b"
     r"|\bnot (?:given|stated|mentioned|specified)\b|(?:\bnot|n't)(?: yet)? know\b",
     re.IGNORECASE,
 )

@@ -284,7 +284,8 @@ class Collab(TextEnv[CollabState], ABC):
         conversation = " ".join(
             [conversation, visible_text(reply), *(goal.pieces[i].sayings[0] for i in inquiry.pieces)]
         )
-        free = 1 if inquiry.open and not inquiry.pieces and not memory.opened else 0
+        # A question for what was told already leaves an open one beside it open.
+        free = 1 if inquiry.open and not set(inquiry.pieces) & set(untold) and not memory.opened else 0
         most = min(self.user.answers, max(1, len(goal.pieces) - 1))
 
         def problem(text: str) -> str | None:
