@@ -104,4 +104,4 @@ class AlphabetSort(TextEnv[Progress]):
         return " ".join(sorted(before) + self._names(turn + 1)[len(before) :])
 
 
-gymnasium.register("recipes/alphabet-sort", entry_point=AlphabetSort)
+gymnasium.register("recipes/alphabet-sort", entry_point=f"{__name__}:AlphabetSort")
