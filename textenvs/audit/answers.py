@@ -132,8 +132,8 @@ def answers(subject: Subject) -> Iterator[Verdict]:
         _contradict(counts, key, template, text, others, number)
         if _NUMBER.fullmatch(text) and int(text):
             for written, count in numbers.items():
-                reply = _put(template, written.replace("{}", text))
-                count.add(key.is_right(reply), reply, key.reply)
+                other = text[1:] if written == "-{}" and text[0] == "-" else written.replace("{}", text)
+                count.add(key.is_right(_put(template, other)), _put(template, other), key.reply)
         for form, written in HARMLESS.items():
             reply = _put(template, written.replace("{}", text))
             forms[form].add(not key.is_right(reply), reply, key.reply)

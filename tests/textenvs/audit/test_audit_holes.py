@@ -13,12 +13,19 @@ from textenvs.audit.odd_replies import odd_replies
 from textenvs.audit.search import search
 from textenvs.scoring.gsm8k import judge
 
-NEW = (odd_replies, answers, farming)
+NEW = {
+    "odd replies": odd_replies,
+    "odd replies that earn": odd_replies,
+    "answers": answers,
+    "harmless forms": answers,
+    "the expert's own answers": answers,
+    "a paid turn again": farming,
+    "an ending put off": farming,
+}
 
 
-def verdicts(kind, *makers):
-    subject = Subject(kind, episodes=20, search=40)
-    return {verdict.check: verdict for maker in makers for verdict in maker(subject)}
+def verdict_on(kind, check):
+    return {verdict.check: verdict for verdict in NEW[check](Subject(kind, episodes=20))}[check]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def verdicts(kind, *makers):
     ],
 )
 def test_planted_hole_is_found(kind, check, cause, evidence):
-    verdict = verdicts(kind, *NEW)[check]
+    verdict = verdict_on(kind, check)
     assert verdict.failed, verdict
     assert cause in verdict.cause
     assert evidence in verdict.evidence
@@ -51,7 +58,7 @@ def test_planted_hole_is_found(kind, check, cause, evidence):
 
 def test_reply_that_hangs_is_found(monkeypatch):
     monkeypatch.setattr(sys.modules[odd_replies.__module__], "_SLOW_S", 0.4)
-    verdict = verdicts(holes.Hangs, odd_replies)["odd replies"]
+    verdict = verdict_on(holes.Hangs, "odd replies")
     assert verdict.failed
     assert "takes longer than 0.4 s" in verdict.cause
 
@@ -64,7 +71,7 @@ def test_reply_that_hangs_is_found(monkeypatch):
     ],
 )
 def test_refused_right_answer_gets_warning(kind, check, cause):
-    verdict = verdicts(kind, answers)[check]
+    verdict = verdict_on(kind, check)
     assert verdict.status == "warning"
     assert cause in verdict.cause
 
