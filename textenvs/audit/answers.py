@@ -126,10 +126,10 @@ def answers(subject: Subject) -> Iterator[Verdict]:
         text = texts[number]
         if len(text) > _SHORT or "\n" in text:
             continue
-        others = list(dict.fromkeys(other for other in texts if other != text and len(other) <= _SHORT))
+        wrong_ones = list(dict.fromkeys(other for other in texts if other != text and len(other) <= _SHORT))
         # An answer to another task is wrong, but not in every environment.
-        others = [other for other in others[:_LISTED] if not key.is_right(_put(template, other))]
-        _contradict(counts, key, template, text, others, number)
+        wrong_ones = [other for other in wrong_ones[:_LISTED] if not key.is_right(_put(template, other))]
+        _contradict(counts, key, template, text, wrong_ones, number)
         if _NUMBER.fullmatch(text) and int(text):
             for written, count in numbers.items():
                 other = text[1:] if written == "-{}" and text[0] == "-" else written.replace("{}", text)
@@ -145,14 +145,14 @@ def answers(subject: Subject) -> Iterator[Verdict]:
 
 
 def _contradict(
-    counts: dict[str, _Count], key: LastTurn, template: str, text: str, others: Sequence[str], number: int
+    counts: dict[str, _Count], key: LastTurn, template: str, text: str, wrong_ones: Sequence[str], number: int
 ) -> None:
-    if not others:
+    if not wrong_ones:
         return
-    other = others[number % len(others)]
+    other = wrong_ones[number % len(wrong_ones)]
     two = _put(template, f"{text}. No, it is {other}.")
     counts["two answers"].add(key.is_right(two), two, key.reply)
-    listed = [*others, text]
+    listed = [*wrong_ones, text]
     order = np.random.default_rng(number).permutation(len(listed))
     several = _put(template, " or ".join(listed[int(place)] for place in order))
     counts["a list of answers"].add(key.is_right(several), several, key.reply)

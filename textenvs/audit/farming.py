@@ -27,9 +27,9 @@ class RepeatPaid(Policy):
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
             nonlocal last, before, repeated
-            paid = env.state.assistant_turns > 0 and env.state.return_so_far > before
+            earned = env.state.assistant_turns > 0 and env.state.return_so_far > before
             before = env.state.return_so_far
-            if paid and repeated < _REPEATED:
+            if earned and repeated < _REPEATED:
                 repeated += 1
             else:
                 last = await settle(env.demonstration(rng))  # type: ignore[assignment, arg-type]
@@ -50,8 +50,8 @@ def in_place_of_last(replacement: str | None) -> WithExpert:
         await future.astep(expert)
         if not future.state.done:
             return expert
-        said = [message for message in env.state.messages if message["role"] == "assistant"]
-        return said[-1] if replacement is None and said else replacement or "."
+        replies = [message for message in env.state.messages if message["role"] == "assistant"]
+        return replies[-1] if replacement is None and replies else replacement or "."
 
     return WithExpert(reply)
 

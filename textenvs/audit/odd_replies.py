@@ -156,7 +156,7 @@ def odd_replies(subject: Subject) -> Iterator[Verdict]:
         yield Verdict(_CHECK, "fail", cause, evidence)
     else:
         yield Verdict(_CHECK, "pass", "none raises, hangs or runs as code", f"{result['played']} episodes")
-    yield _paid(subject, [tuple(row) for row in result["earned"]])
+    yield _earning(subject, [tuple(row) for row in result["earned"]])
 
 
 def _forms_of(subject: Subject) -> list[str]:
@@ -233,7 +233,7 @@ def _play(env: TextEnv[Any], reply: str, slow_s: float, once: bool) -> tuple[tup
     return None, env.state.return_so_far - earned_before
 
 
-def _paid(subject: Subject, earned: Sequence[tuple[str, str, bool, float]]) -> Verdict:
+def _earning(subject: Subject, earned: Sequence[tuple[str, str, bool, float]]) -> Verdict:
     """Check that replies without an answer, which earned something once, earn next to nothing on more tasks."""
     check, ceiling = "odd replies that earn", mean(subject.expert)
     if not subject.expert:
