@@ -181,7 +181,8 @@ def play_odd_replies(
     slow_s: float,
 ) -> dict[str, Any]:
     """Play every odd reply in every form; return the first problem, and the replies that earned something."""
-    marker, earned, played = Path(folder, "ran"), [], 0
+    marker, played = Path(folder, "ran"), 0
+    earned: list[tuple[str, str, bool, float]] = []
     code = [text.format(path=marker) for text in CODE]
     with closing(make_env()) as env:
         places = _places(env, indices, seed, expert)
