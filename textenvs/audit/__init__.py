@@ -11,8 +11,11 @@ from typing import Any
 
 from ..env import TextEnv
 from ..evaluate.runner import Stopped
+from .answers import answers
 from .contract import copies, determinism, endings, play_episodes, processes, secrets, terms
 from .earnings import cost, failing_first, own_attacks, remembering, returns, unasked
+from .farming import farming
+from .odd_replies import odd_replies
 from .programs import programs
 from .reads import reads
 from .search import search
@@ -53,7 +56,10 @@ def checks(subject: Subject) -> Iterator[Verdict]:
                 return
         try:
             yield returns(subject)
+            yield from odd_replies(subject)
+            yield from answers(subject)
             yield from own_attacks(subject)
+            yield from farming(subject)
             for check in (twins, reads, unasked, failing_first, remembering, programs, search, cost):
                 yield check(subject)
         except Stopped as stopped:

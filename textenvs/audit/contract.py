@@ -70,10 +70,20 @@ def play_episodes(subject: Subject) -> list[Played]:
     return episodes
 
 
-def replay(make_env: Callable[[], TextEnv[Any]], seed: int, replies: Sequence[str | Message]) -> list[Any]:
-    """Play replies again and return results as in ``Played.seen``; an exception of ``step`` is a result, too."""
+def replay(
+    make_env: Callable[[], TextEnv[Any]], seed: int, replies: Sequence[str | Message], *, noise: bool = False
+) -> list[Any]:
+    """Play replies again and return results as in ``Played.seen``; an exception of ``step`` is a result, too.
+
+    With ``noise``, the global generators have another state before every turn, as if another episode had drawn.
+    """
     with closing(make_env()) as env:
-        return [env.reset(seed=seed), *(_outcome(env, reply) for reply in replies)]
+        results: list[Any] = [env.reset(seed=seed)]
+        for turn, reply in enumerate(replies):
+            if noise:
+                RandomState.seeded(turn).install()
+            results.append(_outcome(env, reply))
+        return results
 
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
@@ -82,7 +92,7 @@ def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     try:
         for played in episodes:
             RandomState.seeded(played.seed).install()  # nothing may read it
-            replayed = replay(subject.make_env, played.seed, played.replies)
+            replayed = replay(subject.make_env, played.seed, played.replies, noise=True)
             for turn, (expected, actual) in enumerate(zip(played.seen, replayed, strict=True)):
                 if actual != expected:
                     what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"

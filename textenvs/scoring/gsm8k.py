@@ -4,7 +4,8 @@ Three ways to find it:
 
 * ``"marked"``: the last answer marked in one of the ways that models write: ``#### N``, ``\boxed{N}``, "The answer is
   N" (:func:`~textenvs.scoring.final_answer.final_answer`), or a reply that is nothing but the number. Words, units and
-  a calculation (``3+4=7``) may stand beside the number; two different numbers ("5 or 6") are no answer.
+  a calculation (``3+4=7``) may stand beside the number; two different numbers ("5 or 6") are no answer, and nor
+  are plain digits beside raised ones or those of another script (``12\u00b2``).
 * ``"strict"``: the last ``#### N`` of the reply, GSM8K's own convention. Text after the number is ignored.
 * ``"flexible"``: the last number of the reply, wherever it stands.
 
@@ -41,7 +42,9 @@ _NUMBER = (
 _ANYWHERE = re.compile(_NUMBER)
 _DIGITS = "0123456789"
 _MARKED = re.compile(rf"(?<!#)####(?!#)[ \t]*\+?{_NUMBER}")
-_ALONE = re.compile(rf"\s*\+?{_NUMBER}\s*[%.]?\s*")
+_ALONE = re.compile(rf"\s*\+?{_NUMBER}\s*(?:[%.]\s*)?")
+# Digits of other scripts, and raised ones, beside plain ones: another number than the plain ones alone.
+_MIXED = re.compile(r"[0-9][.,]?(?:(?![0-9])\d|[\xb2\xb3\xb9\u2070-\u2079])|(?![0-9])\d[.,]?[0-9]")
 _LATEX_SPACE = re.compile(r"\\[,!]|\{(?=,\})|(?<=\{,)\}")  # in "1{,}234" and "1\\,234"
 _LONGEST_CLAIM = 200  # characters of a marked answer that are read; keeps the time linear
 
@@ -86,6 +89,8 @@ def _only_number(claim: str) -> str | None:
     """Return the one number of a marked answer, after its last equals sign."""
     result = _LATEX_SPACE.sub("", claim[:_LONGEST_CLAIM]).rpartition("=")[2]
     numbers = {_canonical(match) for match in _ANYWHERE.finditer(result)}
+    if _MIXED.search(result):
+        return None
     return numbers.pop() if len(numbers) == 1 else None
 
 
