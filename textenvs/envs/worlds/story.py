@@ -122,9 +122,8 @@ class Story:
         return answer if self.question is None else _written(self.world, *self.question, answer)
 
     def is_answer(self, answer: Any, right: Value) -> bool:
-        """Return whether an answer is the right one (:func:`is_value`)."""
-        assert self.question is not None  # there is an answer
-        return is_value(self.world, *self.question, answer, right)
+        """Return whether an answer is the right one (:func:`is_value`); none is where nothing is asked."""
+        return self.question is not None and is_value(self.world, *self.question, answer, right)
 
 
 def _written(world: World, entity: Entity, one: Field, value: Value) -> Value:

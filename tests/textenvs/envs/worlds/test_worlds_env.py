@@ -356,6 +356,14 @@ def test_stale_goals_are_balanced():
     assert all(0.25 * goals <= right[name] <= 0.75 * goals for name in ("named", "copy", "original")), right
 
 
+def test_twin_of_a_task_without_a_question_can_be_played():
+    """Its truth has an answer, which nobody was asked for: no reply is that."""
+    env = world_env("easy")
+    task = task_of(key_where("easy", lambda story: story.question is None and not story.ends[0].refused))
+    env.reset(options={"task": env.twin(task)})
+    assert env.step(WRITE("", [call("finish", answer=-1)]))[4]["stop"] == "unsolved"
+
+
 def test_record_that_was_left_out_may_be_named():
     env = world_env("medium")
     begin(env, key_where("medium", lambda story: story.ends[0].left_out))
