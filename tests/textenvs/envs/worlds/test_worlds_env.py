@@ -356,7 +356,7 @@ def test_stale_goals_are_balanced():
     assert all(0.25 * goals <= right[name] <= 0.75 * goals for name in ("named", "copy", "original")), right
 
 
-def test_twin_of_a_task_without_a_question_can_be_played():
+def test_twin_without_question_is_played():
     """Its truth has an answer, which nobody was asked for: no reply is that."""
     env = world_env("easy")
     task = task_of(key_where("easy", lambda story: story.question is None and not story.ends[0].refused))
