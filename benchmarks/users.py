@@ -62,7 +62,7 @@ def train(family: str, manner: str, seed: int, options: argparse.Namespace) -> P
 
 
 def listen(family: str, policy: Policy, episodes: int) -> list[UserStatistics]:
-    """Play held-out tasks, the same for every policy, with users of all manners."""
+    """Play the same held-out tasks for every policy, with users of all behaviors."""
     make_env = partial(make, setting(family, "env.id"), split="test", manner="all")
 
     async def play() -> list[UserStatistics]:

@@ -196,7 +196,7 @@ class AnotherTask(Question):
 
 
 class RepeatIsPaid(Toy):
-    """Pay for every look at the box, also for those after the first."""
+    """Pay for every look at the box, repeated looks included."""
 
     turns = 12
     make = staticmethod(secret_number)

@@ -35,9 +35,9 @@ def answer_to(story: Story, disclosed: tuple[int, ...], words: str, idle: int) -
     """Return how often each detail has been told after a reply, the user's words, and their move.
 
     A detail is told where a question or a request names what it is about, in the same sentence or in the one that it
-    refers to. Once told, it is told again (and corrected)
-    where the reply names that in any way, or has the name that was told. A reply that does neither is told what is left
-    open, without the values; a list of everything is no question.
+    refers to. After that it is repeated (and corrected) where the reply names it in any way, or has the name that the
+    user has said. A reply that does neither is answered with what is left open, without the values; a list of
+    everything is no question.
 
     Args:
         story: The task.

@@ -109,8 +109,8 @@ def test_statements_get_no_value(statement):
     for story in stories("train"):
         none = (0,) * len(story.details)
         for detail in story.details:
-            told, text, _ = answer_to(story, none, statement.format(word=detail.word), 0)
-            assert told == none
+            disclosed, text, _ = answer_to(story, none, statement.format(word=detail.word), 0)
+            assert disclosed == none
             assert not any(value in text for value in values(story))
 
 

@@ -251,7 +251,7 @@ class Containers:
         )
         saved, stopped, code = called.errors, called.stopped, called.code
         notes: tuple[str, ...] = ()
-        if stopped:  # what it started goes on without the program that asked for it
+        if stopped:  # the command still runs in the container
             self._revive("restart", container)
         elif _END not in saved and self._inspect(container, "{{.State.Running}}") != "true":
             self._revive("start", container)
