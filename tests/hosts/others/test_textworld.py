@@ -15,6 +15,7 @@ import pytest
 
 import textenvs
 from textenvs.envs.textworld import TextWorld, games
+from textenvs.envs.textworld import env as textworld_env
 from textenvs.envs.textworld.games import LiveGame, dials_of, game_file, games_in
 from textenvs.evaluate.baselines import play_attack
 from textenvs.task import Task, TaskError
@@ -132,11 +133,39 @@ def test_get_is_take(cache):
     for game, command in ((env, take), (other, short)):
         game.reset(seed=0, options={"task_index": 0})
         game.step(command)
-    assert env._peek().commands == other._peek().commands
+    assert env._now().commands == other._now().commands
     assert other.state.share > 0
     while not other.state.done:
         other.step(other.demonstration(RNG))
     assert other.state.stop == "solved"
+
+
+def test_siblings_share_what_was_played(cache, monkeypatch):
+    """Random walks of an environment that remembers nothing and of two that share: equal, and the second plays none."""
+    starts: list[Path] = []
+
+    class Counted(LiveGame):
+        def __init__(self, path):
+            starts.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(textworld_env, "LiveGame", Counted)
+    for walk in range(2):
+        talks = []
+        for remembered in (games.Positions(0), shared := games.Positions(), shared):
+            monkeypatch.setattr(textworld_env, "_POSITIONS", remembered)
+            env, rng, before = make(cache), np.random.default_rng(walk), len(starts)
+            env.reset(seed=0, options={"task_index": 0})
+            for _ in range(8):
+                if env.state.done:
+                    break
+                fork = env.fork()
+                env.step(env.careless_reply(rng))
+                assert fork.state.moves == env.state.moves[:-1]
+                fork.step("look")  # a sibling that goes another way in between
+            talks.append(env.state.messages)
+        assert len(starts) == before
+        assert talks[0] == talks[1] == talks[2]
 
 
 def test_admissible_commands_are_those_that_do_something(cache):
@@ -187,7 +216,7 @@ def test_random_walk_wins_no_game_of_exploration(cache):
 @pytest.mark.slow  # a large game; the walkthrough of the one that the tests share is played, too
 def test_quest_takes_commands_that_it_says(cache):
     """TextWorld's own game of this seed is won by its last command alone."""
-    assert len(LiveGame(game_file(Path(cache), "custom", dials_of("custom", "hard", {}), 6)).policy) == 8
+    assert len(LiveGame(game_file(Path(cache), "custom", dials_of("custom", "hard", {}), 6)).position.policy) == 8
 
 
 def test_game_made_twice_at_once_is_whole(tmp_path, monkeypatch):
@@ -222,7 +251,7 @@ def test_two_processes_make_same_game_at_once(tmp_path):
     assert [process.wait(100) for process in both] == [0, 0]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".z8"]
     game = LiveGame(game_file(tmp_path, "custom", dials_of("custom", "easy", {}), 3))
-    assert len(game.walkthrough) == 3
+    assert len(game.position.facts.walkthrough) == 3
     env = TextWorld(games=str(tmp_path))
     drive(env)
     assert env.state.stop == "solved"
@@ -246,7 +275,7 @@ def test_games_are_started_in_several_threads(cache):
             started = list(pool.map(LiveGame, [path] * 4))
     finally:
         sys.setswitchinterval(before)
-    assert {game.walkthrough for game in started} == {tuple(commands_of(env))}
+    assert {game.position.facts.walkthrough for game in started} == {tuple(commands_of(env))}
 
 
 DOMAIN = """(define (domain d) (:requirements :adl :typing) (:types agent place thing)

@@ -1,9 +1,11 @@
 """Options of textenv/textworld that need no package; what plays games is in tests/hosts/others/test_textworld.py."""
 
+import os
+
 import pytest
 
 from textenvs.envs.textworld import TextWorld
-from textenvs.envs.textworld.games import DIALS, LEVELS, dials_of, named
+from textenvs.envs.textworld.games import DIALS, LEVELS, Positions, dials_of, named
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,25 @@ def test_levels_are_valid_and_uniquely_named():
     assert len(set(names)) == 9
     for kind in LEVELS:
         assert list(dials_of(kind, "hard", {})) == list(DIALS[kind])
+
+
+def test_least_recently_used_positions_are_dropped(tmp_path):
+    """And those of a file that has changed."""
+    path, played = tmp_path / "game.z8", []
+    path.write_bytes(b"")
+
+    def after(*moves):
+        def play():
+            played.append(moves)
+            return moves
+
+        assert positions.after(path, moves, play) == moves
+
+    positions = Positions(2)
+    for moves in ("a", "b", "a", "c", "a", "b"):
+        after(*moves)
+    assert played == [("a",), ("b",), ("c",), ("b",)]
+    os.utime(path, ns=(0, 10**9))
+    after("b")
+    assert played[-1] == ("b",)
+    assert len(played) == 5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +15,12 @@ from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
 from ...task import Split, Task, TaskSet
 from .attacks import ATTACKS
-from .games import LEVELS, GameFault, LiveGame, cache_folder, dials_of
+from .games import LEVELS, GameFault, LiveGame, Position, Positions, cache_folder, dials_of
 from .tasks import GameFiles, GameTasks, file_of
 
 #: Of a longer reply, only the end is read.
 _MAX_CHARS = 2_000
+_POSITIONS = Positions()
 
 
 @dataclass
@@ -40,8 +43,9 @@ class TextWorld(TextEnv[TextWorldState]):
     the interpreter (``undo``, ``restart``, ``save``), are answered and not sent to the game. So are commands that the
     game does not know; they cost the turn.
 
-    The running game is no part of the state: the state has the commands, and a game is replayed from its file unless
-    the cached one is at the same point (after ``restore``, in a fork, in another process).
+    The running game is no part of the state: the state has the commands. What a game is after commands is remembered
+    for all environments of a process; what none of them has played is played on from the running game, or replayed from
+    the game's file (after ``restore``, in a fork, in another process).
 
     Args:
         game: ``"cooking"`` (the default; the game of First TextWorld Problems), ``"custom"`` (a house and a quest) or
@@ -116,7 +120,7 @@ class TextWorld(TextEnv[TextWorldState]):
         turns = limit if max_assistant_turns == "auto" else max_assistant_turns
         super().__init__(tasks, max_assistant_turns=turns, **env_options)
         self.admissible = admissible
-        self._live: tuple[str, tuple[str, ...], LiveGame] | None = None
+        self._live: tuple[Path, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the running game: a copy, a fork or another process replays it."""
@@ -124,29 +128,27 @@ class TextWorld(TextEnv[TextWorldState]):
 
     def opening(self, task: Task) -> Sequence[Message]:
         self._live = None
-        game = self._take()
-        self._keep(game)
-        return (user(self._shown(game.opening, game)),)
+        game = self._now()
+        return (user(self._shown(game.text, game)),)
 
     def respond(self, reply: Message) -> Turn:
-        state, game = self.state, self._take()
+        state, game = self.state, self._now()
         command = _command(visible_text(reply))
         refused = game.refusal(command)
         if refused is None:
+            moves = (*state.moves, command)
             try:
-                text = game.move(command)
-                state.moves = (*state.moves, command)
+                game = self._after(moves)
+                state.moves = moves
             except GameFault as fault:
-                refused, game = str(fault), self._take()
+                refused = str(fault)
         if refused is not None:
-            text, state.invalid = refused, state.invalid + 1
+            state.invalid += 1
+        text = game.text if refused is None else refused
         earned, state.share = game.share - state.share, game.share
-        over = game.won or game.lost
-        if not over:
-            self._keep(game)
         return Turn(
-            messages=(user(text if over else self._shown(text, game)),),
-            terminated=over,
+            messages=(user(text if game.over else self._shown(text, game)),),
+            terminated=game.over,
             stop="solved" if game.won else "lost" if game.lost else None,
             terms={"score": earned},
             metrics={"share": game.share, "invalid": float(state.invalid)},
@@ -162,42 +164,44 @@ class TextWorld(TextEnv[TextWorldState]):
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """Return the next command of the game's walkthrough or, off it, of TextWorld's own policy."""
-        game, moves = self._peek(), self.state.moves
-        if moves == game.walkthrough[: len(moves)] and len(moves) < len(game.walkthrough):
-            return game.walkthrough[len(moves)]
-        unread = (command for command in game.walkthrough if command.startswith("examine ") and command not in moves)
+        game, moves = self._now(), self.state.moves
+        walkthrough = game.facts.walkthrough
+        if moves == walkthrough[: len(moves)] and len(moves) < len(walkthrough):
+            return walkthrough[len(moves)]
+        unread = (command for command in walkthrough if command.startswith("examine ") and command not in moves)
         ahead = [command for command in (*unread, *game.policy) if command in game.commands]
         return ahead[0] if ahead else "look"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
         """Return any command that would do something."""
-        commands = self._peek().commands
+        commands = self._now().commands
         return commands[int(rng.integers(len(commands)))] if commands else "look"
 
     def secrets(self) -> Sequence[str]:
         """Return the walkthrough, as a list."""
-        return () if self.state.task is None else (str(list(self._peek().walkthrough)),)
+        return () if self.state.task is None else (str(list(self._now().facts.walkthrough)),)
 
-    def _shown(self, text: str, game: LiveGame) -> str:
+    def _shown(self, text: str, game: Position) -> str:
         return f"{text}\nCommands: {', '.join(game.commands)}" if self.admissible else text
 
-    def _take(self) -> LiveGame:
-        """Return the game after the state's commands; the caller owns it, and the cache is cleared."""
-        key, moves = self.task.key, self.state.moves
-        cached, self._live = self._live, None
-        if cached is not None and cached[:2] == (key, moves):
-            return cached[2]
-        game = LiveGame(file_of(self.task, self.tasks))
-        for move in moves:
+    def _now(self) -> Position:
+        return self._after(self.state.moves)
+
+    def _after(self, moves: tuple[str, ...]) -> Position:
+        path = file_of(self.task, self.tasks)
+        return _POSITIONS.after(path, moves, partial(self._played, path, moves))
+
+    def _played(self, path: Path, moves: tuple[str, ...]) -> Position:
+        """Play a game to a position: on from where the running game is, or from its start."""
+        running, self._live = self._live, None  # after a fault, it is of no use
+        if running is None or running[0] != path or running[1] != moves[: len(running[1])]:
+            running = path, (), LiveGame(path)
+        game = running[2]
+        for move in moves[len(running[1]) :]:
             game.move(move)
-        return game
-
-    def _keep(self, game: LiveGame) -> LiveGame:
-        self._live = (self.task.key, self.state.moves, game)
-        return game
-
-    def _peek(self) -> LiveGame:
-        return self._keep(self._take())
+        if not game.position.over:
+            self._live = path, moves, game
+        return game.position
 
 
 def _command(text: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -166,7 +168,7 @@ def _generate(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> N
                     game = tw.generator.make_game(options)
             played = LiveGame(Path(compile_game(game, options)))
             # Some quests end where they began, and their last command alone reaches the goal.
-            needed = len(played.policy)
+            needed = len(played.position.policy)
             if needed < dials.get("quest_length", 0):
                 failed: Exception = ValueError(f"it takes {needed} commands and not {dials['quest_length']}")
             elif played.solvable():
@@ -217,65 +219,47 @@ class GameFault(RuntimeError):
     """
 
 
-class LiveGame:
-    """A running game, decided by its file and its commands.
+@dataclass(frozen=True, slots=True)
+class GameFacts:
+    """What does not change in a game.
 
     Attributes:
+        walkthrough: The commands that win it.
+        verbs: The verbs that it knows.
+        planned: Whether a planner runs it, and not Inform: it knows no commands but those of its positions.
+    """
+
+    walkthrough: tuple[str, ...]
+    verbs: frozenset[str]
+    planned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A game after some commands.
+
+    Attributes:
+        text: What the game says after the last command, or its opening.
         commands: The commands that would do something now, sorted.
+        policy: The commands that win the game from here, by TextWorld; empty where it has none.
         share: The score as a share of the largest.
         won: Whether it is won.
         lost: Whether it is lost: nothing more can be done.
+        facts: What does not change.
     """
 
-    def __init__(self, path: Path) -> None:
-        tw = textworld()
-        self._planned = path.name.endswith(".tw-pddl")
-        infos = tw.EnvInfos(
-            admissible_commands=True, policy_commands=True, verbs=True, max_score=True, extras=["walkthrough"]
-        )
-        with _parsing:
-            self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
-            self._note(self._game.reset())
-        self.opening = _clean(self._state.feedback, opening=True)
-        self.walkthrough: tuple[str, ...] = tuple(self._state.get("extra.walkthrough") or self._state.policy_commands)
-        self.verbs = frozenset(self._state.get("verbs") or ())
-
-    def _note(self, state: Any) -> None:
-        self._state = state
-        self.commands: Sequence[str] = tuple(state.admissible_commands)
-        self.won, self.lost = bool(state.won), bool(state.lost)
-        most = state.get("max_score") or 1
-        self.share = min(1.0, max(0.0, (state.score or 0) / most))
-
-    def solvable(self) -> bool:
-        """Play the walkthrough, and return whether it wins."""
-        for command in self.walkthrough:
-            self.move(command)
-        return self.won
+    text: str
+    commands: tuple[str, ...]
+    policy: tuple[str, ...]
+    share: float
+    won: bool
+    lost: bool
+    facts: GameFacts
 
     @property
-    def policy(self) -> Sequence[str]:
-        """The commands that solve the game from here, by TextWorld; empty where it has none."""
-        return self._state.policy_commands or ()
-
-    def move(self, command: str) -> str:
-        """Send a command, and return what the game says.
-
-        After a :class:`GameFault` the game may be in any state, and what TextWorld tracks may not be that state.
-        """
-        verb, _, rest = command.partition(" ")
-        # TextWorld does not recognise what "get" takes out of something, and would lose track of it.
-        sent = f"take {rest}" if verb.lower() == "get" and not self._planned else command
-        try:
-            with _parsing if self._planned else nullcontext():
-                state, score, _ = self._game.step(sent)
-            state["score"] = score
-            self._note(state)
-        except Exception as error:
-            raise GameFault("The game could not read that.") from error
-        if len(_DONE.findall(state.get("raw") or "")) > 1:
-            raise GameFault(_NOT_ONE)
-        return _clean(state.feedback) or "Nothing happens."
+    def over(self) -> bool:
+        """Whether it is won or lost."""
+        return self.won or self.lost
 
     def refusal(self, command: str) -> str | None:
         """Return why a command is not sent to the game, or ``None``.
@@ -287,14 +271,100 @@ class LiveGame:
             return None
         if not command:
             return "Say one command."
-        if self._planned:
+        if self.facts.planned:
             return "Nothing happens."
         if _SEVERAL.search(command.lower()) or not command.isascii() or not command.isprintable() or len(command) > 100:
             return _NOT_ONE
         verb = command.split()[0].lower()
-        if verb not in self.verbs and verb not in _SHORT:
-            return f"{verb!r} is not a verb of this game. There are: {', '.join(sorted(self.verbs))}."
+        if verb not in self.facts.verbs and verb not in _SHORT:
+            return f"{verb!r} is not a verb of this game. There are: {', '.join(sorted(self.facts.verbs))}."
         return None
+
+
+class LiveGame:
+    """A running game, decided by its file and its commands; ``position`` is where it is."""
+
+    def __init__(self, path: Path) -> None:
+        tw = textworld()
+        self._planned = path.name.endswith(".tw-pddl")
+        infos = tw.EnvInfos(
+            admissible_commands=True, policy_commands=True, verbs=True, max_score=True, extras=["walkthrough"]
+        )
+        with _parsing:
+            self._game = tw.start(str(path), infos, wrappers=[_plain_names()] if self._planned else [])
+            state = self._game.reset()
+        walkthrough = tuple(state.get("extra.walkthrough") or state.policy_commands)
+        self._facts = GameFacts(walkthrough, frozenset(state.get("verbs") or ()), self._planned)
+        self.position = self._position(state, _clean(state.feedback, opening=True))
+
+    def _position(self, state: Any, text: str) -> Position:
+        most = state.get("max_score") or 1
+        return Position(
+            text,
+            tuple(map(sys.intern, state.admissible_commands)),
+            tuple(map(sys.intern, state.policy_commands or ())),
+            min(1.0, max(0.0, (state.score or 0) / most)),
+            bool(state.won),
+            bool(state.lost),
+            self._facts,
+        )
+
+    def solvable(self) -> bool:
+        """Play the walkthrough, and return whether it wins."""
+        for command in self._facts.walkthrough:
+            self.move(command)
+        return self.position.won
+
+    def move(self, command: str) -> Position:
+        """Send a command, and return where the game is after it.
+
+        After a :class:`GameFault` the game may be in any state, and what TextWorld tracks may not be that state.
+        """
+        verb, _, rest = command.partition(" ")
+        # TextWorld does not recognise what "get" takes out of something, and would lose track of it.
+        sent = f"take {rest}" if verb.lower() == "get" and not self._planned else command
+        try:
+            with _parsing if self._planned else nullcontext():
+                state, score, _ = self._game.step(sent)
+            state["score"] = score
+            position = self._position(state, _clean(state.feedback) or "Nothing happens.")
+        except Exception as error:
+            raise GameFault("The game could not read that.") from error
+        if len(_DONE.findall(state.get("raw") or "")) > 1:
+            raise GameFault(_NOT_ONE)
+        self.position = position
+        return position
+
+
+class Positions:
+    """Positions of games by their files and commands, for all environments of a process.
+
+    Siblings and forks send the same commands to the same games, and a game is decided by them: what one of them played
+    need not be played again.
+
+    Args:
+        size: How many are remembered; the least recently used are dropped.
+    """
+
+    def __init__(self, size: int = 8192) -> None:
+        self._size = size
+        self._positions: OrderedDict[tuple[Path, int, tuple[str, ...]], Position] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after(self, path: Path, moves: tuple[str, ...], play: Callable[[], Position]) -> Position:
+        """Return the position of a game after commands: the remembered one, else what ``play`` returns."""
+        key = path, path.stat().st_mtime_ns, moves  # a user's file may change
+        with self._lock:
+            position = self._positions.get(key)
+            if position is not None:
+                self._positions.move_to_end(key)
+                return position
+        position = play()
+        with self._lock:
+            self._positions[key] = position
+            if len(self._positions) > self._size:
+                self._positions.popitem(last=False)
+        return position
 
 
 _NOT_ONE = "That is not a command. Say one command, in a line of its own."
