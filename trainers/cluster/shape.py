@@ -23,7 +23,7 @@ def shape_of(section: ModelSection) -> ModelShape | None:
     """Return the policy's shape from its configuration; ``None`` if it is not on this disk. Raises PlanError."""
     if section.path == "tiny":
         with torch.device("meta"):  # no memory, no numbers
-            return shape_of_model(tiny.build_model(section.vocab_size, **tiny.shape_of(section)))
+            return shape_of_model(tiny.build_model(section.vocab_size, **tiny.shape_of(section) | {"copying": False}))
     try:
         path = hub.folder_of(section.path, weights=False)
     except hub.HubError as error:

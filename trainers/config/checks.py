@@ -336,6 +336,8 @@ def model_checks(model: ModelSection) -> Problems:
         yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
+    if model.copying and (model.family != "qwen2" or min(model.layers, model.heads) < 2):
+        yield "model.copying", "needs model.family=qwen2, and at least two of model.layers and of model.heads"
 
 
 def _judges(config: PPOSections) -> dict[str, Any]:

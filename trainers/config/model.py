@@ -15,7 +15,7 @@ from ..section import ActorSection, Betas, LearningRate, Names, Schedule, Sectio
 
 
 class ModelSection(Section):
-    """The policy. The keys from `family` to `vocab_size` shape the model of `path=tiny`."""
+    """The policy. The keys from `family` to `copying` shape the model of `path=tiny`."""
 
     path: str = "tiny"
     """Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files are downloaded;
@@ -29,6 +29,9 @@ class ModelSection(Section):
     heads: int = Field(4, ge=1, le=1024, description="Attention heads.")
     kv_heads: int = Field(2, ge=1, le=1024, description="Key/value heads; divides `heads`.")
     vocab_size: int = Field(512, ge=300, le=2**24, description="Maximum size of the vocabulary; 256 tokens are bytes.")
+    copying: bool = False
+    """Begin with two attention heads that copy: a model from scratch then continues repeated text before any training,
+    and learns to use names that it reads. For `family=qwen2`, with at least two layers and two heads."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
     are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it

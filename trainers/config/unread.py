@@ -46,9 +46,8 @@ ENGINE: Reads = {
 }
 MODEL: Reads = {
     "model.lora_alpha model.target_modules model.exclude_modules model.lora_publish": {"model.lora_rank": Not(0)},
-    "model.family model.hidden model.intermediate model.layers model.heads model.kv_heads model.vocab_size": {
-        "model.path": ("tiny",)
-    },
+    "model.family model.hidden model.intermediate model.layers model.heads model.kv_heads model.vocab_size "
+    "model.copying": {"model.path": ("tiny",)},
     "model.enable_activation_offload": {"model.enable_gradient_checkpointing": _ON},
     # These move data from a GPU to the CPU.
     "model.enable_activation_offload trainer.offload": {"model.device": ("auto", "cuda")},

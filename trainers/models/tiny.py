@@ -17,6 +17,8 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
+from .copying import ROPE_THETA, add_copying
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -29,7 +31,7 @@ _FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
 def shape_of(section: Any) -> dict[str, Any]:
     """Return arguments of :func:`build_model` from a configuration's section ``model``, without the vocabulary size."""
-    names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
+    names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "copying")
     return {name: getattr(section, name) for name in names}
 
 
@@ -77,9 +79,13 @@ def build_model(
     max_context: int = 1024,
     eos_token_id: int | None = None,
     seed: int = 0,
+    copying: bool = False,
     **overrides: Any,
 ) -> PreTrainedModel:
-    """Return a randomly initialised causal language model in float32 on the CPU, in evaluation mode."""
+    """Return a randomly initialised causal language model in float32 on the CPU, in evaluation mode.
+
+    With ``copying`` it continues repeated text from the start (:mod:`.copying`).
+    """
     if family not in _FAMILIES:
         raise ValueError(f"unknown model family {family!r}; known are {', '.join(_FAMILIES)}")
     shape: dict[str, Any] = {
@@ -95,6 +101,7 @@ def build_model(
         "bos_token_id": None,
         "eos_token_id": eos_token_id,
         "pad_token_id": None,
+        **({"rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA}} if copying else {}),
         **overrides,
     }
     if family == "qwen2":
@@ -103,6 +110,8 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if copying:
+        add_copying(model, seed=seed)
     return model.eval()
 
 
