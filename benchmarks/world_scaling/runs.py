@@ -113,9 +113,8 @@ class Runs:
             talks = _played(self.scale.training(_VOCABULARY_WORLDS, seed), _VOCABULARY_TALKS, seed)
             tokenizer = tiny.build_tokenizer(_texts(talks), shape.pop("vocab_size"), words=_WORDS)
             eos = tokenizer.eos_token_id
-            built = tiny.build_model(
-                len(tokenizer), **shape, family="qwen3", max_context=self.scale.context, eos_token_id=eos, seed=seed
-            )
+            rest: dict[str, Any] = {"max_context": self.scale.context, "eos_token_id": eos, "seed": seed}
+            built = tiny.build_model(len(tokenizer), **shape, **rest, copying=True)
             self._keep(folder, lambda unfinished: tiny.save(unfinished, built, tokenizer), {})
         return str(folder)
 

@@ -33,7 +33,8 @@ class Scale:
 
     Args:
         env: Options of every environment.
-        model: The model to start from, or the shape of a tiny one (keys of the configuration's section ``model``).
+        model: The model to start from, or the shape of a tiny one (keys of the configuration's section ``model``). That
+            one copies from the start: names of worlds that it has not seen can be read, but not learned by heart.
         context: Positions that an episode may have.
         reply: Tokens that a reply may have.
         demonstrations: How many conversations of the expert are played, at most; they are repeated.
@@ -83,19 +84,19 @@ SCALES: Mapping[str, Scale] = {
     # A quarter of an hour of one core for imitation.
     "cpu": Scale(
         env=_SHORT,
-        model={"hidden": 96, "layers": 3, "heads": 4, "kv_heads": 4, "vocab_size": 2048},
+        model={"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 2, "vocab_size": 2048},
         context=1536,
         reply=64,
         demonstrations=20_000,
-        imitated=4_000_000,
+        imitated=3_000_000,
         prediction=0.3,
-        imitation=("sft.batch_size=8", "sft.lr=4e-3", "sft.weight_decay=0.1"),
+        imitation=("sft.batch_size=8", "sft.lr=2e-3", "sft.weight_decay=0.1"),
         sampled=100_000,
         reinforcement=(*_PPO, "actor.lr=2e-4"),
     ),
     "cuda": Scale(
         env=_SHORT,
-        model={"hidden": 256, "layers": 5, "heads": 8, "kv_heads": 8, "vocab_size": 2048},
+        model={"hidden": 256, "layers": 6, "heads": 4, "kv_heads": 4, "vocab_size": 2048},
         context=1536,
         reply=64,
         demonstrations=50_000,
