@@ -24,6 +24,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -40,7 +41,7 @@ from trainers.engines.vllm.engine import VLLMEngine
 from trainers.learner import Learner
 from trainers.models.tiny import build_model
 
-SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
+SHAPE: dict[str, Any] = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
 VOCAB = 30_000
 KINDS: dict[str, type[RemoteEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 

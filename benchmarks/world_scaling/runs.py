@@ -109,7 +109,7 @@ class Runs:
             return model
         folder = self._model(START, 0, seed)
         if not folder.exists():
-            shape = dict(model)
+            shape: dict[str, Any] = dict(model)
             talks = _played(self.scale.training(_VOCABULARY_WORLDS, seed), _VOCABULARY_TALKS, seed)
             tokenizer = tiny.build_tokenizer(_texts(talks), shape.pop("vocab_size"), words=_WORDS)
             eos = tokenizer.eos_token_id

@@ -221,7 +221,7 @@ class GameFault(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GameFacts:
-    """What does not change in a game.
+    """Facts of a game that do not change.
 
     Attributes:
         walkthrough: The commands that win it.
@@ -258,7 +258,7 @@ class Position:
 
     @property
     def over(self) -> bool:
-        """Whether it is won or lost."""
+        """Return whether it is won or lost."""
         return self.won or self.lost
 
     def refusal(self, command: str) -> str | None:
