@@ -12,7 +12,7 @@ from ..algorithms.losses import PolicyLoss
 from ..section import Problems, changed
 from .compaction import compaction_checks
 from .engine import EngineSection, SGLangEngineSection, VLLMEngineSection, refused_arguments
-from .model import ModelSection
+from .model import COPYING_NEEDS, ModelSection, can_copy
 from .ppo_sections import PPOSections
 from .reward_model import ClassifierModelSection, MoveModelSection, RewardModelSection, sections_of
 from .rollout import (
@@ -336,8 +336,8 @@ def model_checks(model: ModelSection) -> Problems:
         yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
-    if model.copying and (model.family != "qwen2" or min(model.layers, model.heads) < 2):
-        yield "model.copying", "needs model.family=qwen2, and at least two of model.layers and of model.heads"
+    if model.copying and not can_copy(model.family, model.layers, model.heads, model.hidden):
+        yield "model.copying", f"is true; such a model is {COPYING_NEEDS}"
 
 
 def _judges(config: PPOSections) -> dict[str, Any]:

@@ -13,6 +13,15 @@ from textenvs.bounded_files import UnreadableFile, read_json_object
 
 from ..section import ActorSection, Betas, LearningRate, Names, Schedule, Section
 
+#: Dimensions of a head of a model that copies, at least: with fewer, few of the tokens can be told apart.
+_SMALLEST_HEAD = 16
+COPYING_NEEDS = f"a qwen2 with at least two layers, and two heads of at least {_SMALLEST_HEAD} dimensions"
+
+
+def can_copy(family: str, layers: int, heads: int, hidden: int) -> bool:
+    """Return whether a model of this shape is what :data:`COPYING_NEEDS` says."""
+    return family == "qwen2" and min(layers, heads) >= 2 and hidden // heads >= _SMALLEST_HEAD
+
 
 class ModelSection(Section):
     """The policy. The keys from `family` to `copying` shape the model of `path=tiny`."""
@@ -31,7 +40,7 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, le=2**24, description="Maximum size of the vocabulary; 256 tokens are bytes.")
     copying: bool = False
     """Begin with two attention heads that copy: a model from scratch then continues repeated text before any training,
-    and learns to use names that it reads. For `family=qwen2`, with at least two layers and two heads."""
+    and learns to use names that it reads. For `family=qwen2`, at least two layers, and two heads of 16 dimensions."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
     are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it

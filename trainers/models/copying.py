@@ -14,17 +14,19 @@ import math
 import torch
 from transformers import PreTrainedModel
 
+from trainers.config.model import COPYING_NEEDS, can_copy
+
 #: Rotary base of models that copy: with the usual 10,000, distant tokens rarely match.
 ROPE_THETA = 1e6
 #: In nats: how much more the right position gets than the mean one, of the first head and of the second.
 _PREVIOUS, _MATCH = 20.0, 32.0
-#: In standard deviations of an embedding: what the first head writes. By how much the second prefers what it copies to the
-#: present token, which the model's own embedding would repeat.
+#: In standard deviations of an embedding: what the first head writes. By how much the second prefers what it copies to
+#: the present token, which the model's own embedding would repeat.
 _NOTE, _COPY = 2.0, 3.0
 #: By how much all others write less than by default.
 _OTHERS = 0.1
-#: Radians a position, of rotary pairs that tell neighbours apart, at least; and of those that do not change within a few
-#: hundred positions, at most.
+#: Radians a position, of rotary pairs that tell neighbours apart, at least; and of those that do not change within a
+#: few hundred positions, at most.
 _FAST, _SLOW = 0.02, 2e-3
 
 
@@ -36,13 +38,13 @@ def add_copying(model: PreTrainedModel, *, seed: int = 0) -> None:
         seed: Of the directions in which the heads write.
 
     Raises:
-        ValueError: Another family, fewer than two layers or two heads.
+        ValueError: The model is not what ``COPYING_NEEDS`` says.
     """
     config = model.config
-    if config.model_type != "qwen2" or config.num_hidden_layers < 2 or config.num_attention_heads < 2:
-        raise ValueError("a model that copies is a qwen2 of at least two layers and two heads")
-    width, std = config.hidden_size, config.initializer_range
-    size = width // config.num_attention_heads
+    layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+    if not can_copy(config.model_type, layers, heads, width):
+        raise ValueError(f"a model that copies is {COPYING_NEEDS}")
+    size, std = width // heads, config.initializer_range
     half = size // 2
     rates = [ROPE_THETA ** (-pair / half) for pair in range(half)]  # a rotary pair is the dimensions i and i + half
     generator = torch.Generator().manual_seed(seed)

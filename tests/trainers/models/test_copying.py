@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from trainers.command_line import ConfigError, resolve
 from trainers.models import tiny
 
 SHAPES: list[dict[str, Any]] = [
@@ -50,7 +51,11 @@ def test_seed_decides_weights() -> None:
     assert not all(torch.equal(tensor, other[name]) for name, tensor in first.items())
 
 
-@pytest.mark.parametrize("shape", [{"family": "llama"}, {"layers": 1}, {"heads": 1, "kv_heads": 1}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [{"family": "llama"}, {"layers": 1}, {"heads": 1, "kv_heads": 1}, {"hidden": 32, "heads": 4}], ids=str
+)
 def test_shapes_that_cannot_copy_are_refused(shape: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a model that copies is a qwen2"):
         tiny.build_model(400, copying=True, **shape)
+    with pytest.raises(ConfigError, match="model.copying: is true; such a model is a qwen2"):
+        resolve(["model.copying=true", *(f"model.{key}={value}" for key, value in shape.items())])
