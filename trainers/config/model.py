@@ -14,7 +14,7 @@ from textenvs.bounded_files import UnreadableFile, read_json_object
 from ..section import ActorSection, Betas, LearningRate, Names, Schedule, Section
 
 #: Dimensions of a head of a model that copies, at least: with fewer, few of the tokens can be told apart.
-_SMALLEST_HEAD = 16
+_SMALLEST_HEAD = 32
 COPYING_NEEDS = f"a qwen2 with at least two layers, and two heads of at least {_SMALLEST_HEAD} dimensions"
 
 
@@ -40,7 +40,8 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, le=2**24, description="Maximum size of the vocabulary; 256 tokens are bytes.")
     copying: bool = False
     """Begin with two attention heads that copy: a model from scratch then continues repeated text before any training,
-    and learns to use names that it reads. For `family=qwen2`, at least two layers, and two heads of 16 dimensions."""
+    and learns to use names that it reads. For `family=qwen2`, two or more layers, and two or more heads of at least 32
+    dimensions."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
     are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it

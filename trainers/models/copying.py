@@ -23,32 +23,32 @@ _PREVIOUS, _MATCH = 20.0, 32.0
 #: In standard deviations of an embedding: what the first head writes. By how much the second prefers what it copies to
 #: the present token, which the model's own embedding would repeat.
 _NOTE, _COPY = 2.0, 3.0
-#: By how much all others write less than by default.
+#: Factor of the output matrices of all other heads and of the feed-forward parts.
 _OTHERS = 0.1
-#: Radians a position, of rotary pairs that tell neighbours apart, at least; and of those that do not change within a
-#: few hundred positions, at most.
+#: Rotary pairs that turn by more than `_FAST` radians at each position tell neighbours apart; pairs that turn by less
+#: than `_SLOW` hardly change within a few hundred positions.
 _FAST, _SLOW = 0.02, 2e-3
 
 
 def add_copying(model: PreTrainedModel, *, seed: int = 0) -> None:
-    """Set the first head of each of the first two layers, and prepare the embeddings; the other weights stay.
+    """Set the first head of each of the first two layers, prepare the embeddings, and scale what others write down.
 
     Args:
         model: A Qwen2 of random weights: its queries and keys have biases, by which a head attends to a place.
-        seed: Of the directions in which the heads write.
+        seed: Draws the directions in which the heads write.
 
     Raises:
         ValueError: The model is not what ``COPYING_NEEDS`` says.
     """
     config = model.config
     layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
-    if not can_copy(config.model_type, layers, heads, width):
-        raise ValueError(f"a model that copies is {COPYING_NEEDS}")
+    if not (can_copy(config.model_type, layers, heads, width) and config.tie_word_embeddings):
+        raise ValueError(f"a model that copies is {COPYING_NEEDS}, and tied embeddings")
     size, std = width // heads, config.initializer_range
     half = size // 2
     rates = [ROPE_THETA ** (-pair / half) for pair in range(half)]  # a rotary pair is the dimensions i and i + half
     generator = torch.Generator().manual_seed(seed)
-    directions = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
+    directions = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64)).Q.float()
     note, code, copied = directions[:, :size], directions[:, size : 2 * size].T, directions[:, -size:]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     with torch.no_grad():

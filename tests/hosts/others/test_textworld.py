@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,32 @@ def test_siblings_share_what_was_played(cache, monkeypatch):
             talks.append(env.state.messages)
         assert len(starts) == before
         assert talks[0] == talks[1] == talks[2]
+
+
+def test_replaced_file_is_another_game(cache, tmp_path):
+    """An episode in it goes on in the old one, which it runs; what it remembers is not the new game's."""
+    files = [game_file(Path(cache), "cooking", dials_of("cooking", "easy", dials), 1) for dials in ({}, {"cut": False})]
+
+    def put(source):
+        for suffix in (".json", ".z8"):
+            shutil.copy2(source.with_suffix(suffix), tmp_path / "new")
+            os.replace(tmp_path / "new", tmp_path / f"game{suffix}")
+
+    put(files[0])
+    before, again, after = (TextWorld(games=str(tmp_path)) for _ in range(3))
+    before.reset(seed=0)
+    walkthrough = before._now().facts.walkthrough
+    before.step("look")
+    put(files[1])
+    before.step("inventory")
+    after.reset(seed=0)
+    assert after._now().facts.walkthrough != walkthrough
+    for file in tmp_path.glob("game.*"):
+        file.unlink()
+    before.step("look")
+    assert before._now().facts.walkthrough == walkthrough
+    with pytest.raises(OSError, match="game"):
+        again.reset(seed=0)
 
 
 def test_admissible_commands_are_those_that_do_something(cache):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from textenvs.envs.textworld import TextWorld
-from textenvs.envs.textworld.games import DIALS, LEVELS, Positions, dials_of, named
+from textenvs.envs.textworld.games import DIALS, LEVELS, GameFile, Positions, dials_of, named
 
 
 @pytest.mark.parametrize(
@@ -42,22 +42,23 @@ def test_levels_are_valid_and_uniquely_named():
 
 
 def test_least_recently_used_positions_are_dropped(tmp_path):
-    """And those of a file that has changed."""
-    path, played = tmp_path / "game.z8", []
+    path = tmp_path / "game.z8"
     path.write_bytes(b"")
+    file, positions = GameFile.of(path), Positions(2)
+    for moves in ("a", "b", "a", "c"):
+        if positions.get(file, (moves,)) is None:
+            positions.keep(file, (moves,), moves)
+    assert [positions.get(file, (moves,)) for moves in "abc"] == ["a", None, "c"]
 
-    def after(*moves):
-        def play():
-            played.append(moves)
-            return moves
 
-        assert positions.after(path, moves, play) == moves
-
-    positions = Positions(2)
-    for moves in ("a", "b", "a", "c", "a", "b"):
-        after(*moves)
-    assert played == [("a",), ("b",), ("c",), ("b",)]
-    os.utime(path, ns=(0, 10**9))
-    after("b")
-    assert played[-1] == ("b",)
-    assert len(played) == 5
+def test_other_file_of_same_name_is_told(tmp_path):
+    path, beside = tmp_path / "game.z8", tmp_path / "game.json"
+    files = []
+    for part, text in ((path, b"1"), (beside, b"1"), (beside, b"12"), (path, b"2")):
+        new = tmp_path / "new"
+        new.write_bytes(text)
+        os.utime(new, ns=(0, 0))  # as copies that keep the time
+        new.replace(part)
+        files.append(GameFile.of(path))
+    assert len(set(files)) == 4
+    assert GameFile.of(path) == files[-1]

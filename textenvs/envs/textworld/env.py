@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +13,7 @@ from ...messages import Message, user, visible_text
 from ...options import NonNegativeInt, PositiveInt, checked
 from ...task import Split, Task, TaskSet
 from .attacks import ATTACKS
-from .games import LEVELS, GameFault, LiveGame, Position, Positions, cache_folder, dials_of
+from .games import LEVELS, GameFault, GameFile, LiveGame, Position, Positions, cache_folder, dials_of
 from .tasks import GameFiles, GameTasks, file_of
 
 #: Of a longer reply, only the end is read.
@@ -120,14 +118,15 @@ class TextWorld(TextEnv[TextWorldState]):
         turns = limit if max_assistant_turns == "auto" else max_assistant_turns
         super().__init__(tasks, max_assistant_turns=turns, **env_options)
         self.admissible = admissible
-        self._live: tuple[Path, tuple[str, ...], LiveGame] | None = None
+        self._file: tuple[str, GameFile] | None = None  # of a task, by its key
+        self._live: tuple[GameFile, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the running game: a copy, a fork or another process replays it."""
-        return {**self.__dict__, "_live": None}
+        return {**self.__dict__, "_live": None, "_file": None}
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self._live = None
+        self._live = self._file = None
         game = self._now()
         return (user(self._shown(game.text, game)),)
 
@@ -188,20 +187,28 @@ class TextWorld(TextEnv[TextWorldState]):
         return self._after(self.state.moves)
 
     def _after(self, moves: tuple[str, ...]) -> Position:
-        path = file_of(self.task, self.tasks)
-        return _POSITIONS.after(path, moves, partial(self._played, path, moves))
+        """Return the position after commands: the remembered one, or played."""
+        if self._file is None or self._file[0] != self.task.key:
+            self._file = self.task.key, GameFile.of(file_of(self.task, self.tasks))
+        position = _POSITIONS.get(self._file[1], moves)
+        if position is None:
+            position, file = self._played(self._file[1], moves)
+            self._file = self.task.key, file
+            _POSITIONS.keep(file, moves, position)
+        return position
 
-    def _played(self, path: Path, moves: tuple[str, ...]) -> Position:
-        """Play a game to a position: on from where the running game is, or from its start."""
+    def _played(self, file: GameFile, moves: tuple[str, ...]) -> tuple[Position, GameFile]:
+        """Play on from where the running game is, or from the start of the file that is there now."""
         running, self._live = self._live, None  # after a fault, it is of no use
-        if running is None or running[0] != path or running[1] != moves[: len(running[1])]:
-            running = path, (), LiveGame(path)
+        if running is None or running[0] != file or running[1] != moves[: len(running[1])]:
+            file = GameFile.of(file_of(self.task, self.tasks))
+            running = file, (), LiveGame(file.path)
         game = running[2]
         for move in moves[len(running[1]) :]:
             game.move(move)
         if not game.position.over:
-            self._live = path, moves, game
-        return game.position
+            self._live = file, moves, game
+        return game.position, file
 
 
 def _command(text: str) -> str:

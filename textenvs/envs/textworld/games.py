@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -336,6 +336,21 @@ class LiveGame:
         return position
 
 
+@dataclass(frozen=True, slots=True)
+class GameFile:
+    """A game's file, and what tells it from another one that gets its name."""
+
+    path: Path
+    versions: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, path: Path) -> GameFile:
+        """Return the file that is at a path now; the ``.json`` beside it belongs to the game."""
+        files = [file for file in (path, path.with_suffix(".json")) if file.exists()]
+        stats = [file.stat() for file in files]
+        return cls(path, tuple((one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in stats))
+
+
 class Positions:
     """Positions of games by their files and commands, for all environments of a process.
 
@@ -343,28 +358,28 @@ class Positions:
     need not be played again.
 
     Args:
-        size: How many are remembered; the least recently used are dropped.
+        size: How many are remembered; the least recently used are dropped. One takes 1 to 7 KB.
     """
 
-    def __init__(self, size: int = 8192) -> None:
+    def __init__(self, size: int = 4096) -> None:
         self._size = size
-        self._positions: OrderedDict[tuple[Path, int, tuple[str, ...]], Position] = OrderedDict()
+        self._positions: OrderedDict[tuple[GameFile, tuple[str, ...]], Position] = OrderedDict()
         self._lock = threading.Lock()
 
-    def after(self, path: Path, moves: tuple[str, ...], play: Callable[[], Position]) -> Position:
-        """Return the position of a game after commands: the remembered one, else what ``play`` returns."""
-        key = path, path.stat().st_mtime_ns, moves  # a user's file may change
+    def get(self, file: GameFile, moves: tuple[str, ...]) -> Position | None:
+        """Return the position of a game after commands, if it is remembered."""
         with self._lock:
-            position = self._positions.get(key)
+            position = self._positions.get((file, moves))
             if position is not None:
-                self._positions.move_to_end(key)
-                return position
-        position = play()
+                self._positions.move_to_end((file, moves))
+            return position
+
+    def keep(self, file: GameFile, moves: tuple[str, ...], position: Position) -> None:
+        """Remember a position."""
         with self._lock:
-            self._positions[key] = position
+            self._positions[file, moves] = position
             if len(self._positions) > self._size:
                 self._positions.popitem(last=False)
-        return position
 
 
 _NOT_ONE = "That is not a command. Say one command, in a line of its own."
