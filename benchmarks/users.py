@@ -62,7 +62,7 @@ def train(family: str, manner: str, seed: int, options: argparse.Namespace) -> P
 
 
 def listen(family: str, policy: Policy, episodes: int) -> list[UserStatistics]:
-    """Play the same held-out tasks for every policy, with users of all behaviors."""
+    """Run a policy on the held-out tasks, the same for all policies, with all user behaviors."""
     make_env = partial(make, setting(family, "env.id"), split="test", manner="all")
 
     async def play() -> list[UserStatistics]:

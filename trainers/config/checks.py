@@ -12,7 +12,7 @@ from ..algorithms.losses import PolicyLoss
 from ..section import Problems, changed
 from .compaction import compaction_checks
 from .engine import EngineSection, SGLangEngineSection, VLLMEngineSection, refused_arguments
-from .model import COPYING_NEEDS, ModelSection, can_copy
+from .model import ModelSection, model_checks
 from .ppo_sections import PPOSections
 from .reward_model import ClassifierModelSection, MoveModelSection, RewardModelSection, sections_of
 from .rollout import (
@@ -326,18 +326,6 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
             if heads % run.tensor_parallel_size:
                 size = run.tensor_parallel_size
                 yield "trainer.tensor_parallel_size", f"is {size}, which does not divide model.{name}={heads}"
-
-
-def model_checks(model: ModelSection) -> Problems:
-    if model.path != "tiny":
-        return
-    if model.hidden % (2 * model.heads):
-        text = f"2 * model.heads = {2 * model.heads} (rotary embeddings pair the dimensions of a head)"
-        yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
-    if model.heads % model.kv_heads:
-        yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
-    if model.copying and not can_copy(model.family, model.layers, model.heads, model.hidden):
-        yield "model.copying", f"is true; such a model is {COPYING_NEEDS}"
 
 
 def _judges(config: PPOSections) -> dict[str, Any]:

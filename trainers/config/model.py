@@ -11,7 +11,7 @@ from pydantic import Field
 
 from textenvs.bounded_files import UnreadableFile, read_json_object
 
-from ..section import ActorSection, Betas, LearningRate, Names, Schedule, Section
+from ..section import ActorSection, Betas, LearningRate, Names, Problems, Schedule, Section
 
 #: Dimensions of a head of a model that copies, at least: with fewer, few of the tokens can be told apart.
 _SMALLEST_HEAD = 32
@@ -86,6 +86,19 @@ class ModelSection(Section):
     def precision(self) -> Literal["float32", "bfloat16"]:
         """Type to compute in; float32 while `dtype` is null."""
         return self.dtype or "float32"
+
+
+def model_checks(model: ModelSection) -> Problems:
+    """Yield what is wrong with the shape of a tiny model."""
+    if model.path != "tiny":
+        return
+    if model.hidden % (2 * model.heads):
+        text = f"2 * model.heads = {2 * model.heads} (rotary embeddings pair the dimensions of a head)"
+        yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
+    if model.heads % model.kv_heads:
+        yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
+    if model.copying and not can_copy(model.family, model.layers, model.heads, model.hidden):
+        yield "model.copying", f"is true; such a model is {COPYING_NEEDS}"
 
 
 #: A model with fewer parameters is a toy: bfloat16 makes it no faster, and it learns as `tiny` does.

@@ -14,12 +14,13 @@ from pydantic import Field
 from ..section import Problems
 from . import unread
 from .base import RunConfig
-from .checks import learner_checks, mixture_checks, model_checks, ppo_checks, template_checks
+from .checks import learner_checks, mixture_checks, ppo_checks, template_checks
 from .model import (
     Bfloat16,
     ModelSection,
     SupervisedSection,
     is_language_model,
+    model_checks,
     multiplies_bfloat16,
     native_dtype,
     positions_of,

@@ -196,7 +196,7 @@ class AnotherTask(Question):
 
 
 class RepeatIsPaid(Toy):
-    """Pay for every look at the box, repeated looks included."""
+    """Reward each query of the box, also a repeated one."""
 
     turns = 12
     make = staticmethod(secret_number)
