@@ -114,7 +114,7 @@ class Runs:
             tokenizer = tiny.build_tokenizer(_texts(talks), shape.pop("vocab_size"), words=_WORDS)
             eos = tokenizer.eos_token_id
             rest: dict[str, Any] = {"max_context": self.scale.context, "eos_token_id": eos, "seed": seed}
-            built = tiny.build_model(len(tokenizer), **shape, **rest, copying=True)
+            built = tiny.build_model(len(tokenizer), **shape, **rest)
             self._keep(folder, lambda unfinished: tiny.save(unfinished, built, tokenizer), {})
         return str(folder)
 

@@ -33,8 +33,8 @@ class Scale:
 
     Args:
         env: Options of every environment.
-        model: The model to start from, or the shape of a tiny one (keys of the configuration's section ``model``). That
-            one copies from the start: names of worlds that it has not seen can be read, but not learned by heart.
+        model: The model to start from, or the shape of a tiny one (keys of the configuration's section ``model``). Tiny
+            ones copy from the start: names of worlds that they have not seen can be read, but not learned by heart.
         context: Positions that an episode may have.
         reply: Tokens that a reply may have.
         demonstrations: How many conversations of the expert are played, at most; they are repeated.
@@ -84,7 +84,7 @@ SCALES: Mapping[str, Scale] = {
     # A quarter of an hour of one core for imitation.
     "cpu": Scale(
         env=_SHORT,
-        model={"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 2, "vocab_size": 2048},
+        model={"hidden": 128, "layers": 4, "heads": 2, "kv_heads": 2, "copying": True, "vocab_size": 2048},
         context=1536,
         reply=64,
         demonstrations=20_000,
@@ -96,7 +96,7 @@ SCALES: Mapping[str, Scale] = {
     ),
     "cuda": Scale(
         env=_SHORT,
-        model={"hidden": 256, "layers": 6, "heads": 4, "kv_heads": 4, "vocab_size": 2048},
+        model={"hidden": 256, "layers": 6, "heads": 4, "kv_heads": 4, "copying": True, "vocab_size": 2048},
         context=1536,
         reply=64,
         demonstrations=50_000,
