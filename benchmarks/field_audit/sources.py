@@ -167,7 +167,7 @@ def _textarena() -> Iterator[Registration]:
     from textarena.envs.registration import ENV_REGISTRY
 
     #: Games that :func:`~textenvs.envs.textarena.players.expert_move` wins, or draws.
-    solvable = {"GuessTheNumber", "Mastermind", "TowerOfHanoi"}
+    solvable = {"FrozenLake", "GuessTheNumber", "Mastermind", "TowerOfHanoi"}
     for name in sorted({name.partition("-v0")[0] for name in ENV_REGISTRY}):
         begin = functools.partial(_Game, name)
         players = functools.partial(_players, name)

@@ -46,6 +46,8 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     if base == "Mastermind":
         numbers = rng.choice(game.num_numbers, size=game.code_length, replace=game.duplicate_numbers) + 1
         return f"[{' '.join(map(str, numbers))}]"
+    if base == "FrozenLake":
+        return _drawn([f"[{name}]" for name, _ in _steps(game, game.state.game_state["player_pos"])], rng)
     if base in _MOVES:
         return opponent_move(base, game, rng)
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
@@ -97,6 +99,25 @@ def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
     black = sum(map(operator.eq, code, guess))
     common = sum(min(list(code).count(number), list(guess).count(number)) for number in set(guess))
     return black, common - black
+
+
+def _steps(game: Any, cell: tuple[int, int]) -> list[tuple[str, tuple[int, int]]]:
+    """Return the moves from a cell of a frozen lake that stay on it, with the cell that each leads to."""
+    moves = [(name, (cell[0] + down, cell[1] + right)) for name, (down, right) in game.actions.items()]
+    return [(name, (row, column)) for name, (row, column) in moves if 0 <= row < game.size and 0 <= column < game.size]
+
+
+def _frozen_lake(game: Any) -> str:
+    """Return the first move of a shortest way to the goal around the holes: of several, the first by name."""
+    state = game.state.game_state
+    start, goal, grid = tuple(state["player_pos"]), tuple(state["goal_pos"]), state["grid"]
+    first, cells = {start: ""}, [start]
+    for cell in cells:
+        for name, other in sorted(_steps(game, cell)):
+            if other not in first and grid[other[0]][other[1]] != "H":
+                first[other] = first[cell] or name
+                cells.append(other)
+    return f"[{first[goal]}]"
 
 
 def _tower_of_hanoi(game: Any) -> str:
@@ -165,6 +186,7 @@ _STRONG: dict[str, Callable[[Any, np.random.Generator], str]] = {
 }
 
 _EXPERTS: dict[str, Callable[[Any], str]] = {
+    "FrozenLake": _frozen_lake,
     "GuessTheNumber": _guess_the_number,
     "Mastermind": _mastermind,
     "TowerOfHanoi": _tower_of_hanoi,

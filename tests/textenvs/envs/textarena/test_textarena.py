@@ -147,6 +147,8 @@ def test_near_guess_in_lost_game_earns_nothing(options):
         "Mastermind-v0-hard",
         "TowerOfHanoi-v0",
         "TowerOfHanoi-v0-extreme",
+        "FrozenLake-v0",
+        "FrozenLake-v0-hardcore",
         "Nim-v0",
         "Nim-v0-large",
     ],
