@@ -198,7 +198,9 @@ def test_faults_fit_and_are_of_the_split(level, split):
         task = terminal_tasks.TerminalTasks(level, 5, split, goals=["repair"])[index]
         assignment = terminal_tasks.assignment_of_task(task)
         kinds = [fault.kind for fault in assignment.faults]
-        assert json.loads(task.ground_truth) == kinds
+        truth = json.loads(task.ground_truth)
+        assert list(truth) == kinds
+        assert all(sentence is None or sentence in str(assignment.project.files) for sentence in truth.values())
         assert least <= len(kinds) <= most
         held_out = [terminal_tasks.is_held_out(kind) for kind in kinds]
         assert any(held_out) if split == "test" else not any(held_out)
