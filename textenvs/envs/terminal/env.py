@@ -46,9 +46,9 @@ RuntimeName = Literal["sandbox", "docker", "podman"]
 class TerminalState(ToolState, HasShell):
     """An episode in a terminal."""
 
-    shared = (*HasShell.shared, "beginning", "commands")
+    shared = (*HasShell.shared, "assignment", "beginning", "commands")
 
-    attempt: int = 0  # draws of faults that did not fit together
+    assignment: Assignment | None = None  # of a generated task: to draw it again would take longer than a command
     beginning: Tree | None = None  # the project's files when the episode began
     commands: tuple[str, ...] = ()  # those that were run
     measured: bytes = b""  # digest of the files that ``share`` is of
@@ -189,8 +189,8 @@ class Terminal(ToolEnv[TerminalState]):
             of_folder = self.folder.task_of(task)
             state.shell = await self.folder.begin(of_folder)
             return self.folder.prompt(of_folder, state.shell.cwd, self.system_prompt)
-        for state.attempt in range(_DRAWS):
-            assignment = assignment_of_task(task, state.attempt)
+        for attempt in range(_DRAWS):
+            state.assignment = assignment = assignment_of_task(task, attempt)
             try:
                 state.shell = await assignment.project.state(self.shell, assignment.faults)
             except ValueError:
@@ -218,8 +218,10 @@ class Terminal(ToolEnv[TerminalState]):
 
     @property
     def assignment(self) -> Assignment:
-        """The running episode's assignment; ``RuntimeError`` before the first reset."""
-        return assignment_of_task(self.task, self.state.attempt)
+        """The running episode's assignment; ``RuntimeError`` before the first reset, and of a folder's task."""
+        if self.state.assignment is None:
+            raise RuntimeError("no generated task is played: call reset, and do not give a folder")
+        return self.state.assignment
 
     async def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state

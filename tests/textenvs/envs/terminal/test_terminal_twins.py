@@ -47,7 +47,9 @@ def test_only_the_page_differs_between_twins(level, split):
             begun = []
             for twin in twins:
                 opening, _ = env.reset(seed=1, options={"task": twin.to_row()})
-                begun.append((opening, env.state.attempt, env.state.share, env.state.shell.project, env.assignment))
+                begun.append(
+                    (opening, env.assignment.attempt, env.state.share, env.state.shell.project, env.assignment)
+                )
             (*seen, files, own), *others = begun
             page = own.project.about.split("`")[-2]
             for *also_seen, other_files, other in others:
