@@ -152,9 +152,9 @@ class Soak:
                 step = asyncio.create_task(self._turn(env.astep(reply)))
                 await asyncio.sleep(_BEGUN_S)
                 step.cancel()
-                (result,) = await asyncio.gather(step, return_exceptions=True)
-                if isinstance(result, Exception):
-                    raise result
+                await asyncio.wait([step])
+                if not step.cancelled() and (error := step.exception()) is not None:
+                    raise error
                 return
             *_, info = await self._turn(env.astep(reply))
             if info["failed"]:
