@@ -17,7 +17,7 @@ _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Resources:
-    """What is used at one moment; sums over this process and all below it, unless it says otherwise."""
+    """Resources that are used at one moment; sums over this process and all below it, unless it says otherwise."""
 
     memory_mb: float  # proportional resident memory: a page that n processes share counts 1/n in each
     own_mb: float  # resident memory of this process alone
