@@ -1,23 +1,29 @@
 """Tasks of `textenv/terminal`: whether the expert solves all of them and an attack none, and what they cost.
 
-    python -m benchmarks.terminal_tasks [--tasks 20] [--templates pipeline ...]
+    python -m benchmarks.terminal_tasks [--tasks 20] [--templates pipeline ...] [--levels easy ...] [--twins]
 
 CPU milliseconds are those of this process and of all below it. `ls` and `touch` are steps in forks of the last task:
-the checks of its beginning are in the shell's cache after the first of these.
+the checks of its beginning are in the shell's cache after the first of these. `--twins` counts the tasks that have twin
+worlds in place of this, and gives the verdict of the audit's check `reads` on up to 20 tasks.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import textenvs
 from benchmarks.terminal import cpu_s
+from textenvs.audit import Subject
+from textenvs.audit.reads import reads
+from textenvs.envs.terminal.tasks import LEVELS, assignment_of_task
 from textenvs.messages import Message
+from textenvs.task import SPLITS
 from textenvs.tools.formats import Hermes, call
 
 
@@ -25,11 +31,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=20, metavar="N", help="of each level and split (20)")
     parser.add_argument("--templates", nargs="+", metavar="NAME", help="templates to draw from (all)")
+    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=LEVELS, metavar="LEVEL", help="of these (all)")
+    parser.add_argument("--twins", action="store_true", help="count the tasks with twin worlds instead")
     arguments = parser.parse_args()
+    if arguments.twins:
+        return twins(arguments.levels, arguments.templates, arguments.tasks)
     wrong = 0
     print("| level, split | draw, ms | reset | `ls` | `touch` | expert's episode | replies | bytes | compressed |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for level in ("easy", "medium", "hard"):
+    for level in arguments.levels:
         for split in ("train", "test"):
             env: Any = textenvs.make("textenv/terminal", level=level, split=split, templates=arguments.templates)
             wrong += row(env.unwrapped, level, split, arguments.tasks)
@@ -73,6 +83,30 @@ def row(env: Any, level: str, split: str, count: int) -> int:
     )
     print("\n".join(problems), end="\n" if problems else "", flush=True)
     return len(problems)
+
+
+def twins(levels: Sequence[str], templates: Sequence[str] | None, count: int) -> int:
+    """Print how many tasks have twins, how many facts and twins these are, and the audit's verdict on them."""
+    print("| level, split | tasks | repairs | with twins | facts | twins of a fact, with the task | `reads` |")
+    print("|---|--:|--:|--:|--:|--:|---|")
+    failed = 0
+    for level in levels:
+        for split in SPLITS:
+            make = functools.partial(textenvs.make, "textenv/terminal", level=level, split=split, templates=templates)
+            env: Any = make()
+            tasks = [env.tasks[index] for index in range(count)]
+            repairs = sum(assignment_of_task(task).question is None for task in tasks)
+            facts = [[len(of_fact) for _, of_fact in env.twin_worlds(task)] for task in tasks]
+            sizes = [size for of_task in facts for size in of_task]
+            verdict = reads(Subject(make, episodes=count))
+            failed += verdict.failed
+            spread = f"{min(sizes)} to {max(sizes)} ({np.mean(sizes):.1f})" if sizes else "-"
+            cells = (count, repairs, sum(map(bool, facts)), len(sizes), spread)
+            print(
+                f"| {level}, {split} | {' | '.join(map(str, cells))} | {verdict.status}: {verdict.evidence} |",
+                flush=True,
+            )
+    return int(failed > 0)
 
 
 def run(command: str) -> str | Message:

@@ -212,6 +212,33 @@ class Endless(ABC):
         """Return the task at ``index``, which is at least 0."""
 
 
+#: Twins of a fact, the task itself included, where there are that many: a policy that misses it is right in 1/7.
+TWINS = 7
+
+
+def proven_facts(
+    task: Task, others: Iterable[tuple[str, Iterable[Task]]], *, least: int = 2, most: int | None = TWINS
+) -> list[tuple[str, list[Task]]]:
+    """Return the facts of a task that enough twins prove (``TextEnv.twin_worlds``): their ground truths all differ.
+
+    Args:
+        task: The task, which is the first twin of each fact.
+        others: Facts in words, with tasks in which they have other values; of equal ground truths the first one counts.
+        least: Twins without which a fact is left out.
+        most: Twins after which no other task is tried; ``None`` tries all.
+    """
+    facts = []
+    for name, tasks in others:
+        twins = {task.ground_truth: task}
+        for other in tasks:
+            twins.setdefault(other.ground_truth, other)
+            if len(twins) == most:
+                break
+        if len(twins) >= least:
+            facts.append((name, list(twins.values())))
+    return facts
+
+
 def joined(parts: Sequence[TaskSet]) -> TaskSet:
     """Join the tasks of several finite sets, in order."""
     if not parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +13,14 @@ from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, text_of
 from ...messages import user as user_message
 from ...options import Cost, Gain, Share, checked, make_of
-from ...task import Split, Task, TaskSet
+from ...task import Split, Task, TaskSet, proven_facts
 from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
 from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .script import SCRIPT
-from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
+from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request, Slot
 from .user import Reading, Speech, facts_of, is_right, read, respond, told_too_much
 
 # Useless replies that an impatient user of half the strength accepts; see Manner.patience.
@@ -243,17 +243,17 @@ class Clarify(TextEnv[ClarifyState]):
 
     def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
         """Return for each thing that the request leaves out the requests with all its values, each with an answer."""
-        request, facts = Request.from_task(task), []
-        for slot in request.kind.slots:
-            twins = {request.answer: task}
-            for value in slot.values if slot.name in request.missing else ():
+        request = Request.from_task(task)
+
+        def others(slot: Slot) -> Iterator[Task]:
+            for value in slot.values:
                 twin = replace(request, values={**request.values, slot.name: value})
-                if twin.answer not in twins:
-                    made = twin.to_task(f"{task.key}~{slot.name}={value}", task.data_source)
-                    twins[twin.answer] = replace(made, prompt=task.prompt)
-            if len(twins) > 1:
-                facts.append((f"the {slot.name} that {request.name} has in mind", list(twins.values())))
-        return facts
+                made = twin.to_task(f"{task.key}~{slot.name}={value}", task.data_source)
+                yield replace(made, prompt=task.prompt)
+
+        slots = [slot for slot in request.kind.slots if slot.name in request.missing]
+        facts = ((f"the {slot.name} that {request.name} has in mind", others(slot)) for slot in slots)
+        return proven_facts(task, facts, most=None)
 
     def reveals(self, reply: Message) -> bool:
         """Return whether the reply asks for something that the request leaves out: the user tells it."""

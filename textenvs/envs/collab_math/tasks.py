@@ -9,12 +9,12 @@ import functools
 import os.path
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...scoring.final_answer import final_answer
-from ...task import Split, Task, split_choices
+from ...task import TWINS, Split, Task, proven_facts, split_choices
 from ...text import load_yaml
 from ..collab.tasks import Draft, Family, Piece, begin, piece_of
 
@@ -23,8 +23,8 @@ _STEPS = {"easy": 3, "medium": 4, "hard": 5}
 _MENTIONED = 0.8  # how likely a vague opening is to name what an event is about
 _NUMBER = re.compile(r"\d+")
 _EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
-#: Results that differ, of the twins that prove a number; so many other numbers are tried.
-_TWINS, _TRIED = 7, 60
+#: Other numbers that are tried for one that is held back.
+_TRIED = 60
 _CONTENT = load_yaml(__package__, "stories.yaml")
 
 
@@ -143,18 +143,16 @@ def twins_of(task: Task) -> list[tuple[str, list[Task]]]:
     numbers = [_number(piece) for piece in pieces]
     if chain is None or None in numbers or [number for _, number in chain] != numbers:
         return []
-    facts = []
-    for place, piece in enumerate(pieces):
-        if place in task.extra.get("told", ()):
-            continue
-        twins = {task.ground_truth: task}
+
+    def others(place: int) -> Iterator[Task]:
         for other in range(2, 2 + _TRIED):
             changed = [(sign, other if at == place else number) for at, (sign, number) in enumerate(chain)]
-            if len(twins) < _TWINS and (twin := _with_chain(task, pieces, numbers, changed)) is not None:
-                twins.setdefault(twin.ground_truth, replace(twin, key=f"{task.key}~{place}={other}"))
-        if len(twins) >= _TWINS:
-            facts.append((f"the number of {piece.topic}", list(twins.values())))
-    return facts
+            if (twin := _with_chain(task, pieces, numbers, changed)) is not None:
+                yield replace(twin, key=f"{task.key}~{place}={other}")
+
+    hidden = [place for place in range(len(pieces)) if place not in task.extra.get("told", ())]
+    facts = ((f"the number of {pieces[place].topic}", others(place)) for place in hidden)
+    return proven_facts(task, facts, least=TWINS)
 
 
 def _chain(answer: str) -> list[tuple[str, int]] | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...messages import user
-from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash, split_choices
+from ...task import SPLITS, TWINS, Endless, Split, Task, TaskError, proven_facts, split_by_hash, split_choices
 from ...text import load_yaml
 from ...tools.search import Document
 
@@ -30,8 +30,6 @@ _NAMES, _WORDS, _KINDS = _DATA["names"], _DATA["words"], _DATA["kinds"]
 #: One name in this many is held out for the test split.
 _HELD_OUT = 4
 
-#: Values of a fact, with that of the task.
-_TWINS = 7
 #: How many towns a world of each level has; as many companies and books, and three times as many people.
 _TOWNS: dict[str, int] = {"easy": 4, "medium": 6, "hard": 8}
 #: Which questions each level has; a task's is drawn evenly.
@@ -190,18 +188,14 @@ def twins_of(task: Task) -> list[tuple[str, list[Task]]]:
     if (place := task.extra.get("world")) is None:
         return []
     world = make_world(*place)
-    facts = []
-    for thing, fact in world.question.reads:
-        twins = {world.question.answer: task}
+
+    def others(thing: str, fact: str) -> Iterator[Task]:
         for value in _other_values(world, thing, fact, place[1]):
             question = _answered(world, thing, fact, value)
-            if question.answer not in twins and question.answer.lower() not in question.text.lower():
-                twins[question.answer] = _twin(task, world, (thing, fact), value, question)
-            if len(twins) == _TWINS:
-                break
-        if len(twins) > 1:
-            facts.append((f"the fact {fact!r} of {thing}", list(twins.values())))
-    return facts
+            if question.answer.lower() not in question.text.lower():
+                yield _twin(task, world, (thing, fact), value, question)
+
+    return proven_facts(task, ((f"the fact {read[1]!r} of {read[0]}", others(*read)) for read in world.question.reads))
 
 
 def _other_values(world: World, thing: str, fact: str, split: Split) -> Iterator[str]:
@@ -218,7 +212,7 @@ def _other_values(world: World, thing: str, fact: str, split: Split) -> Iterator
         yield from rng.sample(_WORDS[kind["words"]], len(_WORDS[kind["words"]]))
     elif (thing, fact) == world.question.reads[-1]:  # nothing is read about it
         names = _Names(rng, split, {*world.things, value})
-        yield from (names.draw(kind.get("named") or kind["of"]) for _ in range(_TWINS))
+        yield from (names.draw(kind.get("named") or kind["of"]) for _ in range(TWINS))
 
 
 def _answered(world: World, thing: str, fact: str, value: str) -> Question:

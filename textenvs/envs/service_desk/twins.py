@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from ...task import Task
+from ...task import TWINS, Task, proven_facts
 from .cases import answer_to
 from .database import Customer, Database, Order
 from .scenario import Scenario, scenario_of
 from .shop_rules import decide
 from .tasks import settle, task_of
 
-#: Values of a fact, with that of the task.
-_TWINS = 7
 #: Other values: days between two dates of an order, and cents that are added to an amount.
 _DAYS = (1, 3, 5, 8, 12, 16, 20, 24, 28, 33, 40, 55)
 _CENTS = (100, 250, 400, 700, 1100, 1900, 2300, 3100)
@@ -25,21 +23,18 @@ def twins_of(task: Task) -> list[tuple[str, list[Task]]]:
 
     Only of a customer who can be identified and has one wish: with several, an earlier one changes what a later finds.
     """
-    scenario, facts = scenario_of(task), []
+    scenario = scenario_of(task)
     if not scenario.customer_id or len(scenario.chain) > 1:
         return []
-    for name, databases in _changes(scenario):
-        twins = {task.ground_truth: task}
+
+    def others(name: str, databases: Iterator[Database]) -> Iterator[Task]:
         for number, database in enumerate(databases):
-            other = _in_shop(scenario, database)
-            twin = None if other is None else task_of(other, f"{task.key}~{name} {number}", task.data_source)
-            if twin is not None and twin.prompt == task.prompt:
-                twins.setdefault(twin.ground_truth, twin)
-            if len(twins) == _TWINS:
-                break
-        if len(twins) > 1:
-            facts.append((name, list(twins.values())))
-    return facts
+            if (other := _in_shop(scenario, database)) is not None:
+                twin = task_of(other, f"{task.key}~{name} {number}", task.data_source)
+                if twin.prompt == task.prompt:
+                    yield twin
+
+    return proven_facts(task, ((name, others(name, databases)) for name, databases in _changes(scenario)))
 
 
 def _in_shop(scenario: Scenario, database: Database) -> Scenario | None:
@@ -88,7 +83,7 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, Iterator[Database]]]:
     for name, others in dates.items():
         yield f"when it was {name}", map(with_order, others)
     if order.tracking:
-        numbers = (f"{order.tracking[:-2]}{(int(order.tracking[-2:]) + step) % 100:02}" for step in range(1, _TWINS))
+        numbers = (f"{order.tracking[:-2]}{(int(order.tracking[-2:]) + step) % 100:02}" for step in range(1, TWINS))
         yield "the tracking number", (with_order(replace(order, tracking=number)) for number in numbers)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ...attack import COMMON, Attack
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EnvironmentFailure, EpisodeState, NoDemonstration, Turn
+from ...event_loop import wait_for
 from ...messages import Message, user
 from ...options import Cost, Gain, PositiveInt, Price, checked
 from ...sandbox import SandboxFailure, Shell, ShellLimits, Tree
@@ -28,7 +29,8 @@ from .attacks import ATTACKS
 from .folders import ATTACKS as FOLDER_ATTACKS
 from .folders import Containers, Folder, Sandboxed, folder_of, solution_command
 from .project import verify, without_stat_data
-from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task
+from .tasks import LEVELS, TWIN_MARK, Assignment, Goal, Level, TerminalTasks, assignment_of_task
+from .twins import twins_of
 
 #: How many replies there are.
 _TURNS: Mapping[str, int] = {"easy": 20, "medium": 40, "hard": 80}
@@ -44,9 +46,9 @@ RuntimeName = Literal["sandbox", "docker", "podman"]
 class TerminalState(ToolState, HasShell):
     """An episode in a terminal."""
 
-    shared = (*HasShell.shared, "beginning", "commands")
+    shared = (*HasShell.shared, "assignment", "beginning", "commands")
 
-    attempt: int = 0  # draws of faults that did not fit together
+    assignment: Assignment | None = None  # of a generated task: to draw it again would take longer than a command
     beginning: Tree | None = None  # the project's files when the episode began
     commands: tuple[str, ...] = ()  # those that were run
     measured: bytes = b""  # digest of the files that ``share`` is of
@@ -187,8 +189,8 @@ class Terminal(ToolEnv[TerminalState]):
             of_folder = self.folder.task_of(task)
             state.shell = await self.folder.begin(of_folder)
             return self.folder.prompt(of_folder, state.shell.cwd, self.system_prompt)
-        for state.attempt in range(_DRAWS):
-            assignment = assignment_of_task(task, state.attempt)
+        for attempt in range(_DRAWS):
+            state.assignment = assignment = assignment_of_task(task, attempt)
             try:
                 state.shell = await assignment.project.state(self.shell, assignment.faults)
             except ValueError:
@@ -216,8 +218,10 @@ class Terminal(ToolEnv[TerminalState]):
 
     @property
     def assignment(self) -> Assignment:
-        """The running episode's assignment; ``RuntimeError`` before the first reset."""
-        return assignment_of_task(self.task, self.state.attempt)
+        """The running episode's assignment; ``RuntimeError`` before the first reset, and of a folder's task."""
+        if self.state.assignment is None:
+            raise RuntimeError("no generated task is played: call reset, and do not give a folder")
+        return self.state.assignment
 
     async def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state
@@ -272,9 +276,10 @@ class Terminal(ToolEnv[TerminalState]):
 
         Args:
             work: The project's files.
-            inputs: Draws inputs of checks. ``None``: those of the episode's turns, one for each command.
+            inputs: Draws inputs of checks. ``None``: those of the episode's turns, one for each command; twins have the
+                same ones.
         """
-        assignment, key = self.assignment, self.task.key
+        assignment, key = self.assignment, self.task.key.partition(TWIN_MARK)[0]
         project, drawn = assignment.project, inputs or Random(f"terminal/turns/{key}")
         try:
             verified = await verify(
@@ -342,6 +347,10 @@ class Terminal(ToolEnv[TerminalState]):
             return None
         answer = str(task.ground_truth)
         return replace(task, ground_truth=answer[::-1] if answer != answer[::-1] else f"{answer}0")
+
+    def twin_worlds(self, task: Task) -> Sequence[tuple[str, Sequence[Task]]]:
+        """Return for each rule that a fault goes against the projects whose page alone states other options of it."""
+        return () if self.folder is not None else wait_for(twins_of(task, self.shell))
 
     def secrets(self) -> Sequence[str]:
         """Return the repairs of the faults, or the solution; the answer to a question is for the policy to find."""

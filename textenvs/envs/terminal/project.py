@@ -88,6 +88,9 @@ class Fault:
         removed: Files that are gone.
         modes: New permissions, by path.
         command: A shell command that does what the others cannot, for example in the history; run after them.
+        agreed: The sentence of the project's page that it goes against; empty where it is against no rule.
+        alternatives: Numbers of other options of the rule, each of which the page could state in that place: the
+            faulty program would be the same, and its repair another one.
     """
 
     kind: str
@@ -99,6 +102,8 @@ class Fault:
     removed: Sequence[str] = ()
     modes: Mapping[str, int] = field(default_factory=dict)
     command: str = ""
+    agreed: str = ""
+    alternatives: Sequence[int] = ()
 
     @property
     def is_visible(self) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from ...messages import Messages, system, text_of, user
 from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash
 from .project import Fault, Project, Question
-from .templates import TEMPLATES
+from .templates import TEMPLATES, Template
 
 Level = Literal["easy", "medium", "hard"]
 Goal = Literal["repair", "question"]
@@ -27,9 +27,11 @@ GOALS: tuple[Goal, ...] = ("repair", "question")
 _HELD_OUT = 4
 #: How often a task is a question where a project has some.
 _QUESTIONS = 0.25
-#: Projects that are drawn for a task until one fits, and those that a process keeps: up to 300 KB each.
+#: Projects that are drawn for a task until one fits, and those that a process keeps beside those of its episodes.
 _TRIES, _CACHED = 200, 32
 _TEMPLATES_PART, _GOALS_PART = "templates=", "goals="
+#: Stands in the key of a twin, before what its page states.
+TWIN_MARK = "~"
 #: Paths that are named in a request; of more, their number.
 _NAMED = 12
 
@@ -47,17 +49,29 @@ _ANSWER = "Find out what the user asks, and call finish with the answer alone, a
 
 @dataclass(frozen=True)
 class Assignment:
-    """The project of an episode, and what is to be done with it.
+    """The project of an episode, and what is to be done with it; it is pickled as its key.
 
     Args:
+        key: Of its task; see :func:`assignment_of`.
+        attempt: How many draws of the key were left out: their faults did not fit together.
         project: Its project.
+        template: What drew it.
+        seed: Of the generator that it was drawn from.
         faults: What is wrong with it, in the order in which it went wrong; empty where there is a question.
         question: What is asked; ``None`` where there are faults.
     """
 
-    project: Project
-    faults: tuple[Fault, ...] = ()
-    question: Question | None = None
+    key: str
+    attempt: int
+    project: Project = field(compare=False)
+    template: Template = field(compare=False)
+    seed: int = field(compare=False)
+    faults: tuple[Fault, ...] = field(default=(), compare=False)
+    question: Question | None = field(default=None, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the key in the place of the project."""
+        return assignment_of, (self.key, self.attempt)
 
     @property
     def prompt(self) -> Messages:
@@ -80,8 +94,10 @@ class Assignment:
 
     @property
     def ground_truth(self) -> str:
-        """The answer, or the kinds of the faults as JSON."""
-        return json.dumps([fault.kind for fault in self.faults]) if self.question is None else self.question.answer
+        """The answer; or as JSON the kinds of the faults, each with the sentence that it goes against, or null."""
+        if self.question is not None:
+            return self.question.answer
+        return json.dumps({fault.kind: fault.agreed or None for fault in self.faults})
 
     def plan(self) -> Iterator[str]:
         """Return the expert's commands: those that find the faults, then repairs, the last fault's first."""
@@ -92,6 +108,18 @@ class Assignment:
             yield from fault.looks
         for fault in reversed(self.faults):
             yield fault.repair
+
+    def restated(self, key: str, rule: str, option: int) -> Assignment:
+        """Return the same assignment with a project whose page states another option of a rule, for a twin's key.
+
+        Raises:
+            ValueError: Its faults have no such alternative.
+        """
+        if not any(fault.kind == rule and option in fault.alternatives for fault in self.faults):
+            raise ValueError(f"it has no fault of the rule {rule!r} to which option {option} is an alternative")
+        project = self.template(Random(self.seed), {rule: option})
+        faults = {fault.kind: fault for fault in project.faults}
+        return replace(self, key=key, project=project, faults=tuple(faults[fault.kind] for fault in self.faults))
 
 
 @dataclass(frozen=True)
@@ -175,10 +203,18 @@ def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
 def assignment_of(key: str, attempt: int = 0) -> Assignment:
     """Return the assignment of a key: level, split, seed, perhaps templates and goals, number.
 
+    That of a twin (:func:`twin_of`) has ``~RULE=OPTION`` after it: the project's page states this option of a rule.
+
     Raises:
         ValueError: It is no such key.
         TaskError: There is nothing in these templates for such a task.
     """
+    own, mark, statement = key.partition(TWIN_MARK)
+    if mark:
+        rule, _, option = statement.partition("=")
+        if not option.isdecimal():
+            raise ValueError(f"{key!r} is no key of a generated task")
+        return assignment_of(own, attempt).restated(key, rule, int(option))
     parts = key.split("/")
     if not 4 <= len(parts) <= 6 or parts[0] not in LEVELS or parts[1] not in SPLITS or not parts[-1].isdecimal():
         raise ValueError(f"{key!r} is no key of a generated task")
@@ -194,25 +230,42 @@ def assignment_of(key: str, attempt: int = 0) -> Assignment:
             raise ValueError(f"{key!r} is no key of a generated task")
     rng = Random(f"terminal/{key}/{attempt}")
     for _ in range(_TRIES):
-        project = TEMPLATES[rng.choice(templates)](Random(rng.getrandbits(64)))
-        if (assignment := _drawn(project, level, cast("Split", split), goals, rng)) is not None:
-            return assignment
+        template, project_seed = TEMPLATES[rng.choice(templates)], rng.getrandbits(64)
+        project = template(Random(project_seed))
+        if (drawn := _drawn(project, level, cast("Split", split), goals, rng)) is not None:
+            return Assignment(key, attempt, project, template, project_seed, *drawn)
     raise TaskError(
         f"no template of {', '.join(templates)} has {' or '.join(goals)} tasks for level {level} and split {split}"
     )
 
 
-def _drawn(project: Project, level: str, split: Split, goals: Sequence[Goal], rng: Random) -> Assignment | None:
+def twin_of(task: Task, rule: str, option: int) -> Task:
+    """Return the task in whose project the page states another option of a rule, which a fault goes against.
+
+    All else is the same, so its faulty program is that of ``task`` where no other file depends on the rule.
+
+    Raises:
+        ValueError: No fault of the task has this option among its alternatives.
+    """
+    end = f"{TWIN_MARK}{rule}={option}"
+    key = f"{task.extra['assignment']}{end}"
+    truth = assignment_of(key).ground_truth
+    return replace(task, key=f"{task.key}{end}", ground_truth=truth, extra={**task.extra, "assignment": key})
+
+
+def _drawn(
+    project: Project, level: str, split: Split, goals: Sequence[Goal], rng: Random
+) -> tuple[tuple[Fault, ...], Question | None] | None:
     """Draw faults or a question of a project; ``None`` where it has none for the level and the split."""
     asks = "question" in goals and bool(project.questions) and ("repair" not in goals or rng.random() < _QUESTIONS)
     if asks:
         questions = _of_split(project.questions, split)
-        return Assignment(project, question=rng.choice(questions)) if questions else None
+        return ((), rng.choice(questions)) if questions else None
     if "repair" not in goals:
         return None
     least, most = FAULTS[level]
     faults = choose(project, split, rng.randint(least, most), rng)
-    return Assignment(project, tuple(faults)) if len(faults) >= least else None
+    return (tuple(faults), None) if len(faults) >= least else None
 
 
 def is_held_out(kind: str) -> bool:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pickle
 import random
 from types import MappingProxyType
 
@@ -198,7 +199,9 @@ def test_faults_fit_and_are_of_the_split(level, split):
         task = terminal_tasks.TerminalTasks(level, 5, split, goals=["repair"])[index]
         assignment = terminal_tasks.assignment_of_task(task)
         kinds = [fault.kind for fault in assignment.faults]
-        assert json.loads(task.ground_truth) == kinds
+        truth = json.loads(task.ground_truth)
+        assert list(truth) == kinds
+        assert all(sentence is None or sentence in str(assignment.project.files) for sentence in truth.values())
         assert least <= len(kinds) <= most
         held_out = [terminal_tasks.is_held_out(kind) for kind in kinds]
         assert any(held_out) if split == "test" else not any(held_out)
@@ -271,12 +274,35 @@ def test_faults_that_cancel_out_are_drawn_again(small_only):
     env, attempts = make(level="medium", goals=["repair"]), 0
     for index in range(12):
         env.reset(options={"task_index": index})
-        attempts += env.state.attempt > 0
+        attempts += env.assignment.attempt > 0
         assert env.state.share < 1.0
         kinds = {fault.kind for fault in env.assignment.faults}
         assert kinds not in ({"twice", "half"}, {"half", "gone"})
         assert all(fault.symptom in env.state.messages[-1]["content"] for fault in env.assignment.faults)
     assert attempts
+
+
+def test_turns_draw_no_project(small_only, monkeypatch):
+    """With more episodes at once than projects that a process keeps, each still has its own."""
+    drawn = []
+    monkeypatch.setattr(
+        terminal_tasks, "TEMPLATES", MappingProxyType({"small": lambda rng: drawn.append(1) or small(rng)})
+    )
+    monkeypatch.setattr(
+        terminal_tasks, "assignment_of", functools.lru_cache(1)(terminal_tasks.assignment_of.__wrapped__)
+    )
+    env = make(goals=["repair"])
+    envs = [env.fork() for _ in range(3)]
+    for index, one in enumerate(envs):
+        one.reset(seed=0, options={"task_index": index})
+    before = len(drawn)
+    for command in ("ls", "touch new"):
+        for one in envs:
+            one.fork().step(run(command))
+            one.step(one.demonstration(np.random.default_rng(0)))
+    assert len(drawn) == before
+    saved = pickle.loads(pickle.dumps(envs[0].snapshot()))
+    assert saved.assignment == envs[0].assignment
 
 
 def test_question_is_solved_by_its_answer_alone(small_only):

@@ -1,13 +1,21 @@
 """The templates of projects: each module draws one, from a random generator."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
+from typing import Protocol
 
 from ..project import Project
 from . import backups, library, loghost, pipeline, repository, service, shop, website
 
+
+class Template(Protocol):
+    """A function that draws a project; ``stated`` is that of :meth:`.variation.Variant.draw`."""
+
+    def __call__(self, rng: Random, stated: Mapping[str, int] | None = None) -> Project: ...
+
+
 #: By name.
-TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
+TEMPLATES: Mapping[str, Template] = {
     "backups": backups.draw,
     "library": library.draw,
     "loghost": loghost.draw,

@@ -265,7 +265,7 @@ class _Readings:
         return "\n".join(variant["line"].format(*item) for item in ranked[: self.top])
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names, columns, units, limits and rules."""
     factor, high = rng.choice([0.1, 0.01, 2.5]), rng.choice([500, 800, 1200])
     high_key, other_key = rng.sample(["high", "maximum", "upper", "ceiling", "most"], 2)
@@ -287,7 +287,7 @@ def draw(rng: random.Random) -> Project:
         "high": high,
         "top": rng.randint(4, 7),
     }
-    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names)
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, names, stated)
     texts = {
         "main.py": _MAIN,
         "run.sh": _RUN,

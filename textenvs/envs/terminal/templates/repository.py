@@ -237,7 +237,7 @@ class _Names:
     raised: str
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: zones with their places, rates, people, and the commits that made them."""
     lib, step = rng.choice(["lib", "awk", "src"]), rng.choice([5, 10, 20])
     zones = rng.sample([f"{colour}-{number}" for colour in COLOURS for number in range(1, 4)], rng.randint(24, 34))
@@ -254,7 +254,7 @@ def draw(rng: random.Random) -> Project:
     discounts = {partner: rng.randint(5, 30) for partner in partners}
     raised = names.raised  # since the faults were made
     rates = (places[of_zone[raised][0]][0] + rng.randint(11, 99), places[of_zone[raised][0]][1] + rng.randint(11, 99))
-    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, {"lib": lib, "step": step, "half": step // 2})
+    variant = Variant.draw(rng, _RULES, _IDENTIFIERS, {"lib": lib, "step": step, "half": step // 2}, stated)
     now = _Tariff(places | dict.fromkeys(of_zone[raised], rates), surcharges, discounts, step, variant)
     before = _Tariff(
         {place: rates for place, rates in places.items() if place not in of_zone[names.branch]},
@@ -392,7 +392,7 @@ def _committed(fault: Fault, save: str) -> Fault:
     [edit] = fault.edits
     make = f"{Edit(edit.path, edit.new, edit.old).undo} && {save} 'Tidy up {edit.path}' -- {edit.path}"
     repair = f"{fault.repair} && {save} 'Do as agreed: {fault.kind}' -- {edit.path}"
-    return fault_of_command(fault.kind, fault.symptom, fault.looks, make, repair)
+    return replace(fault, repair=repair, edits=(), command=make)
 
 
 def _faults(rng: random.Random, names: _Names, zone: str, tariff: _Tariff, files: Mapping[str, str]) -> list[Fault]:

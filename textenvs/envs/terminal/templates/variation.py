@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..project import Edit, Fault, edit
@@ -97,13 +97,15 @@ class Variant:
 
     Args:
         rules: The template's rules.
-        chosen: The options that hold, by the rule's name.
+        drawn: The options that were drawn, by the rule's name.
+        chosen: Those that hold and that the page states: the drawn ones, except in a twin of the project.
         identifiers: New identifiers, by those of the template's texts.
         page: The document that states the rules.
         names: Values of other names in texts, such as folders.
     """
 
     rules: Sequence[Rule]
+    drawn: Mapping[str, Option]
     chosen: Mapping[str, Option]
     identifiers: Mapping[str, str]
     page: str
@@ -111,9 +113,26 @@ class Variant:
 
     @classmethod
     def draw(
-        cls, rng: random.Random, rules: Sequence[Rule], identifiers: str, names: Mapping[str, object] | None = None
+        cls,
+        rng: random.Random,
+        rules: Sequence[Rule],
+        identifiers: str,
+        names: Mapping[str, object] | None = None,
+        stated: Mapping[str, int] | None = None,
     ) -> Variant:
-        """Draw an option of each rule, and a new word for each of the identifiers, which have spaces between them."""
+        """Draw an option of each rule, and a new word for each of the identifiers.
+
+        Args:
+            rng: Draws them.
+            rules: The template's rules.
+            identifiers: Those of the template's texts, with spaces between them.
+            names: Values of other names in texts.
+            stated: Numbers of options that hold in place of the drawn ones, by the rule's name. What programs do that
+                go against their rule, and all else, is the same as without.
+
+        Raises:
+            ValueError: ``stated`` names no rule of these.
+        """
         convention = rng.choice(_CONVENTIONS)
         renamed = {
             word: convention.format(word=word, qualifier=qualifier, title=qualifier.title())
@@ -121,7 +140,11 @@ class Variant:
             for qualifier in [rng.choice(_QUALIFIERS)]
         }
         page = rng.choice(_PAGES)
-        return cls(rules, draw_options(rng, rules), renamed, page, dict(names or {}))
+        drawn, options = draw_options(rng, rules), {rule.name: rule.options for rule in rules}
+        if unknown := (stated or {}).keys() - options.keys():
+            raise ValueError(f"stated: {min(unknown)!r} is no rule of this template; it has {', '.join(options)}")
+        chosen = drawn | {name: options[name][number] for name, number in (stated or {}).items()}
+        return cls(rules, drawn, chosen, renamed, page, dict(names or {}))
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a rule's option."""
@@ -157,14 +180,23 @@ class Variant:
         ]
 
     def faults(self, rng: random.Random, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
-        """Return the fault of each rule: the program follows another option, which is drawn."""
+        """Return the fault of each rule: the program follows another option, which is drawn.
+
+        Raises:
+            ValueError: The program of a fault does what the page states.
+        """
         faults, looks = [], [*looks, f"cat {self.page}"]
         for rule in self.rules:
-            own = self.chosen[rule.name]
-            other = rng.choice([option for option in rule.options if option.code != own.code])
+            own, drawn = self.chosen[rule.name], self.drawn[rule.name]
+            other = rng.choice([option for option in rule.options if option.code != drawn.code])
+            if other.code == own.code:
+                raise ValueError(f"{rule.name}: the page states what the faulty program does: {own.statement}")
             symptom = f"{self.words(rule.symptom)} {self.page} says what was agreed."
             path, old, new = self.words(rule.path), self.text(own.code), self.text(other.code)
-            faults.append(_edit_of_lines(rule.name, symptom, path, old, new, files, looks))
+            fault = _edit_of_lines(rule.name, symptom, path, old, new, files, looks)
+            used = (drawn.code, other.code)
+            alternatives = [number for number, option in enumerate(rule.options) if option.code not in used]
+            faults.append(replace(fault, agreed=self.words(own.statement), alternatives=alternatives))
         return faults
 
     def _renamed(self, program: str) -> str:

@@ -18,7 +18,7 @@ from .rules import IDENTIFIERS, RULES
 from .texts import BACKUP, COMMON, CONF, CRONTAB, DUE, DUE_AWK, FOLDERS, ROTATE
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: folders, limits, a table of jobs, and the manifests of earlier backups."""
     names: dict[str, int | str] = {
         "lib": rng.choice(["lib", "share", "functions"]),
@@ -31,7 +31,7 @@ def draw(rng: random.Random) -> Project:
         "step": rng.choice([7, 9, 11, 13]),
     }
     names["manifest"] = rng.choice(["MANIFEST", "CHECKSUMS", "INDEX", "contents.txt", "SUMS"])
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     texts = {
         "bin/backup": BACKUP,
         "bin/rotate": ROTATE,

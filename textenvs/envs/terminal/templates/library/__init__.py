@@ -8,7 +8,7 @@ from __future__ import annotations
 import calendar
 import datetime
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, asked_together, fault_of_edits, notes, person, token
@@ -18,7 +18,7 @@ from .rules import IDENTIFIERS, RULES
 from .texts import COMMAND, COMMANDS, DATES, INIT, MONEY, RUN, SLOTS, TEXT
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: the package's name, its limits, and the bookings of some years."""
     room = rng.choice(["room", "court", "studio", "cabin", "boat"])
     names = {
@@ -28,7 +28,7 @@ def draw(rng: random.Random) -> Project:
         "percent": rng.randint(5, 30),
         "from_nights": rng.randint(5, 14),
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     texts = {
         "@package@": COMMAND,
         "run.py": RUN,

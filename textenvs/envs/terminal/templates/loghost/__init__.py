@@ -30,7 +30,7 @@ class _Site:
         return int(self.names[name])
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: folders, limits, hosts and their logs."""
     names: dict[str, int | str] = {
         "lib": rng.choice(["lib", "sections", "parts", "scripts"]),
@@ -42,7 +42,7 @@ def draw(rng: random.Random) -> Project:
         "run_quota_kib": rng.randint(150, 250),
     }
     hosts = {_address(rng): f"{name}{rng.randint(1, 9)}" for name in rng.sample(SERVICES, 7)}
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     site = _Site(variant, names, hosts)
     files = _program(site) | variant.document(rng)
     files["docs/journal.md"] = notes(rng, "Journal of this host", 14)

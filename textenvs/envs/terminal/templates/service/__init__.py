@@ -33,7 +33,7 @@ class _Shop:
     most: int
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of folders and things, the settings of each layer, articles, and an access log."""
     thing = rng.choice(["item", "article", "part", "product"])
     size = rng.randint(3, 5)
@@ -47,7 +47,7 @@ def draw(rng: random.Random) -> Project:
         "shipping": rng.randint(301, 990),
     }
     names |= {"percent": rng.randint(5, 25), "orders": rng.choice(["orders", "carts", "purchases", "checkouts"])}
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     shop = _Shop(
         variant,
         names,

@@ -22,7 +22,7 @@ from .rules import IDENTIFIERS, RULES
 from .texts import DATABASE, LOAD, MAIN, MIGRATIONS, QUERIES, REPORTS, SCHEMA, SHOP
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of tables and columns, coupons, a series of products, and older exports."""
     customer, order = rng.choice(["customer", "client", "member"]), rng.choice(["booking", "purchase", "sale"])
     names = {
@@ -36,7 +36,7 @@ def draw(rng: random.Random) -> Project:
         "one": f"SPRING{rng.randint(10, 99)}",
         "other": f"FRIEND{rng.randint(10, 99)}",
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     texts = {
         "bin/shop": SHOP,
         "@code@/main.py": MAIN,

@@ -78,7 +78,7 @@ class _Site:
         return self.laid_out(layout, str(variant.names["site"]), "\n".join(items), "")
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of folders, layout, style and pages."""
     menu = rng.sample(["about", "contact", "team", "shops", "imprint"], 3)
     names = {
@@ -92,7 +92,7 @@ def draw(rng: random.Random) -> Project:
         "suffix": rng.choice([".html", ".htm", ".xhtml"]),
         "draft": rng.choice(["draft", "hidden", "unfinished", "internal"]),
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     style = "".join(f".{rng.choice(GOODS)} {{ color: {rng.choice(COLOURS)} }}\n" for _ in range(rng.randint(3, 9)))
     site = _Site(variant, menu, style)
     texts = {
