@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import backups, library, loghost, pipeline, repository, service, shop, website
+from . import backups, ledger, library, loghost, network, pipeline, repository, service, shop, website
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "backups": backups.draw,
+    "ledger": ledger.draw,
     "library": library.draw,
     "loghost": loghost.draw,
+    "network": network.draw,
     "pipeline": pipeline.draw,
     "repository": repository.draw,
     "service": service.draw,
