@@ -4,7 +4,20 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import backups, ledger, library, loghost, network, pipeline, repository, service, shop, website
+from . import (
+    backups,
+    ledger,
+    library,
+    loghost,
+    mailroom,
+    monitoring,
+    network,
+    pipeline,
+    repository,
+    service,
+    shop,
+    website,
+)
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
@@ -12,6 +25,8 @@ TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "ledger": ledger.draw,
     "library": library.draw,
     "loghost": loghost.draw,
+    "mailroom": mailroom.draw,
+    "monitoring": monitoring.draw,
     "network": network.draw,
     "pipeline": pipeline.draw,
     "repository": repository.draw,
