@@ -172,7 +172,8 @@ class _Writer:
         time = datetime.datetime(2025, 3, 1) + datetime.timedelta(minutes=137 * (self.count * 7 % 97), hours=zone)
         seconds = int((time - datetime.datetime(1970, 1, 1)).total_seconds()) - 3600 * zone
         shown = [
-            f"{rng.choice(CITIES)} <{address.title()}>" if rng.random() < 0.3 else address for address in recipients
+            f"{rng.choice(CITIES)} <{address.title()}>" if upper or (end == "\n" and rng.random() < 0.3) else address
+            for address in recipients
         ]
         head = [
             f"Message-ID: <{id}@{self.company()}>",

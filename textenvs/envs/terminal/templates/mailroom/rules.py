@@ -39,17 +39,21 @@ RULES = (
         "@lib@/match.awk",
         "The copies of messages have names that nobody expects.",
         [
-            Option("$2", "A copy is called after the id of its message: `ID.eml`.", "{0}"),
+            Option("target, $2", "A copy is called after the id of its message: `ID.eml`.", "{0}"),
             Option(
-                'substr($4, 1, 10) "-" $2',
+                'target, substr($4, 1, 10) "-" $2',
                 "A copy is called after the day and the id of its message: `DAY-ID.eml`.",
                 "{1}-{0}",
             ),
             Option(
-                '$3 "-" $2', "A copy is called after the sender and the id of its message: `ADDRESS-ID.eml`.", "{2}-{0}"
+                'target, $3 "-" $2',
+                "A copy is called after the sender and the id of its message: `ADDRESS-ID.eml`.",
+                "{2}-{0}",
             ),
             Option(
-                '$2 "-" $7', "A copy is called after the id and the bytes of its message: `ID-BYTES.eml`.", "{0}-{3}"
+                'target, $2 "-" $7',
+                "A copy is called after the id and the bytes of its message: `ID-BYTES.eml`.",
+                "{0}-{3}",
             ),
         ],
     ),

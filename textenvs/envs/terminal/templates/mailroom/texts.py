@@ -149,7 +149,7 @@ $2 in seen { next }
         if (!fits(tolower($column[field[n]]), kinds[n], patterns[n])) continue
         @order_of_rules@
     }
-    print $1, target, @name_of_copy@
+    print $1, @name_of_copy@
 }
 """
 

@@ -101,7 +101,7 @@ class _Alert:
 
 @dataclass
 class _Case:
-    """What a check has as inputs: readings, rules and silences (from, to, hosts, rules)."""
+    """The inputs of a check: readings, rules and silences (from, to, hosts, rules)."""
 
     site: _Site
     now: int
