@@ -186,16 +186,18 @@ class _Network:
     def ways(self, variant: Variant, start: _Stop) -> Iterator[_Trip]:
         """Try all ways from a stop that visit no stop twice."""
         mode, walk = variant["closed-stops"]
-        rides, waiting = self.rides(), [(_Trip(0, 0, [start]), "")]
+        rides, waiting = dict[_Stop, list[_Link]](), [(_Trip(0, 0, [start]), "")]
+        for ride in self.rides():
+            rides.setdefault(ride.source, []).append(ride)
         while waiting:
             trip, line = waiting.pop()
             yield trip
-            for ride in rides:
+            for ride in rides.get(trip.stops[-1], []):
                 changes = line not in ("", ride.line)
                 avoided = (mode == "avoid" and ride.target in self.closed) or (
                     mode == "pass" and changes and ride.source in self.closed
                 )
-                if ride.source == trip.stops[-1] and ride.target not in trip.stops and not avoided:
+                if ride.target not in trip.stops and not avoided:
                     spent = (
                         ride.seconds + 60 * changes * variant["change-minutes"] + walk * (ride.target in self.closed)
                     )
