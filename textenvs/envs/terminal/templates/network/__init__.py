@@ -168,6 +168,7 @@ class _Network:
         line(19, "center exact", minutes * 60)
         line(20, "center near", minutes * 60 - rng.randint(31, 50))
         line(21, "center far", minutes * 60 + rng.randint(31, 55))
+        line(21, "center further", minutes * 60 + rng.randint(130, 190))
         line(22, "center p1 p2 p3", *(rng.randint(70, 110) for _ in range(3)))
         closed = [stops["J"], stops["J2"]]
         order = [*stops.values()]
