@@ -5,7 +5,20 @@ from random import Random
 from typing import Protocol
 
 from ..project import Project
-from . import backups, library, loghost, pipeline, repository, service, shop, website
+from . import (
+    backups,
+    ledger,
+    library,
+    loghost,
+    mailroom,
+    monitoring,
+    network,
+    pipeline,
+    repository,
+    service,
+    shop,
+    website,
+)
 
 
 class Template(Protocol):
@@ -17,8 +30,12 @@ class Template(Protocol):
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
     "backups": backups.draw,
+    "ledger": ledger.draw,
     "library": library.draw,
     "loghost": loghost.draw,
+    "mailroom": mailroom.draw,
+    "monitoring": monitoring.draw,
+    "network": network.draw,
     "pipeline": pipeline.draw,
     "repository": repository.draw,
     "service": service.draw,
