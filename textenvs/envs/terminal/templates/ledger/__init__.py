@@ -159,7 +159,7 @@ class _Books:
         return "\n".join(sorted(lines, reverse=self.variant["order-of-periods"]))
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: currencies, accounts with codes, names of files and keys, and the journals of some years."""
     base, foreign, fixed_rate = rng.sample(_CURRENCIES, 3)
     rates_key, other_key = rng.sample(["rates", "prices", "exchange", "courses"], 2)
@@ -177,7 +177,7 @@ def draw(rng: random.Random) -> Project:
         "foreign": foreign,
         "fixed_rate": fixed_rate,
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     books = _Books(variant, names, _Accounts.draw(rng))
     codes = books.accounts.codes
     texts = {

@@ -200,14 +200,14 @@ class _Writer:
         return _Message(id, sender, f"{time:%Y-%m-%d}", seconds, recipients, subject, head, body, end)
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of folders, the domain, an inbox and lists."""
     names: dict[str, object] = {
         "lib": rng.choice(["lib", "share", "tools", "parts"]),
         "etc": rng.choice(["etc", "conf", "settings"]),
         "domain": f"{rng.choice(COLOURS)}{rng.choice(GOODS)}.example",
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     room = _Room(variant, str(names["domain"]))
     texts = {
         "Makefile": MAKEFILE,

@@ -208,7 +208,7 @@ class _Case:
             self.add(minute, host, metric, value)
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of files and keys, limits, the rota, and the readings of many hosts."""
     stale, window, after = rng.randint(15, 25), rng.randint(60, 120), rng.randint(30, 50)
     people = [name.lower() for name in rng.sample(FIRST_NAMES, rng.randint(5, 7))]
@@ -231,7 +231,7 @@ def draw(rng: random.Random) -> Project:
         "for": rng.randint(40, 50),
         "people": "\n".join(people),
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     site = _Site(variant, stale, window, after, people)
     texts = {
         "bin/monitor": MONITOR,

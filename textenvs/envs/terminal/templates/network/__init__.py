@@ -294,7 +294,7 @@ class _Answers:
         return [(command, mark.join("/".join(map(str, row)) for row in found)) for command, found in rows]
 
 
-def draw(rng: random.Random) -> Project:
+def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of files and keys, fares, a network, and a record of journeys."""
     fares = _Fares.draw(rng)
     group_key, other_key = rng.sample(["group", "party", "persons_of_group", "crowd"], 2)
@@ -319,7 +319,7 @@ def draw(rng: random.Random) -> Project:
         "night_units": f"{fares.fee / 100:g}",
         "prices": ",\n".join(f'    "{zones}": {price}' for zones, price in enumerate(fares.prices, start=1)),
     }
-    variant = Variant.draw(rng, RULES, IDENTIFIERS, names)
+    variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     texts = {
         "bin/trips": TRIPS,
         "@code@/main.py": MAIN,
