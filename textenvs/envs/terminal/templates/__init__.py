@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import backups, library, loghost, pipeline, repository, service, shop, website
+from . import backups, interpreter, library, loghost, pipeline, repository, service, shop, website
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
     "backups": backups.draw,
+    "interpreter": interpreter.draw,
     "library": library.draw,
     "loghost": loghost.draw,
     "pipeline": pipeline.draw,
