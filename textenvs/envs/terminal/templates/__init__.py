@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from ..project import Project
-from . import backups, interpreter, library, loghost, pipeline, repository, service, shop, website
+from . import agenda, backups, interpreter, library, loghost, pipeline, repository, service, shop, website
 
 #: By name.
 TEMPLATES: Mapping[str, Callable[[Random], Project]] = {
+    "agenda": agenda.draw,
     "backups": backups.draw,
     "interpreter": interpreter.draw,
     "library": library.draw,

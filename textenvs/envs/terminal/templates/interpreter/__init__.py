@@ -277,13 +277,14 @@ class _Writer:
                 self.show(f'"{word}"', word),
                 self.show("1 / 0", ValueError("division by zero")),
             ],
-            [self.show(f'"{word}" + {len(word)}', joined), self.show(name, undefined), self.show(f'"{name}"', name)],
+            [self.show(f'"{word}" + {len(word)}', joined), self.show(f'"{name}"', name)],
+            [self.show(name, undefined)],
             [
                 (pair, None),
                 (f"{variant['comment-mark']} {word} \\\n{name}", None),
                 self.show(f"pair( \\\n{rng.randint(1, 9)})", ValueError("pair takes 2")),
-                self.show(f'"{word}" 1', ValueError("end of line expected")),
             ],
+            [self.show(f'"{word}" 1', ValueError("end of line expected")), self.show(f'"{name}" ', name)],
         ]
 
 
@@ -296,16 +297,14 @@ def _run(variant: Variant, scripts: Mapping[str, _Script]) -> str:
 def _scripts(rng: random.Random, variant: Variant) -> Check:
     """Draw scripts of each part of the language, and some with errors; one has a space in its name."""
     writer = _Writer(rng, variant)
-    names = [f"{rng.choice(GOODS)} {token(rng, 3)}", *(f"{token(rng, 6)}" for _ in range(5))]
     numbers, functions = writer.numbers(), writer.functions()
     rng.shuffle(numbers)
     scripts = [numbers + writer.conditions() + writer.texts(), *writer.errors()]
     rng.shuffle(scripts)
-    scripts = [functions, *scripts, [writer.show("x", variant["undefined-name"]("x"))]]
-    by_name = {
-        f"{name}.{variant.names['ext']}": _Script(lines)
-        for name, lines in zip(names, [*scripts, writer.texts()], strict=False)
-    }
+    scripts = [functions, *scripts, [writer.show("x", variant["undefined-name"]("x"))], writer.texts()]
+    names = [f"{rng.choice(GOODS)} {token(rng, 3)}", *(token(rng, 6) for _ in scripts[1:])]
+    ext = variant.names["ext"]
+    by_name = {f"{name}.{ext}": _Script(lines) for name, lines in zip(names, scripts, strict=True)}
     arguments = " ".join(f'"$IN/{name}"' for name in by_name)
     command = f'make -s; cd /tmp; /project/bin/{variant.names["lang"]} {arguments}; echo "status $?"'
     inputs = {name: script.text for name, script in by_name.items()}
