@@ -371,7 +371,7 @@ def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> l
     functions = rng.sample(sorted(owner), ASKED)
     return [
         asked_together([_longest_run(path, runs[path]) for path in chosen]),
-        asked_together([_owner_of_function(name, files[owner[name]], variant) for name in functions]),
+        asked_together([_script_of_function(name, files[owner[name]], variant) for name in functions]),
     ]
 
 
@@ -393,10 +393,10 @@ def _longest_run(path: str, runs: Sequence[tuple[int, str]]) -> Question:
     )
 
 
-def _owner_of_function(name: str, text: str, variant: Variant) -> Question:
+def _script_of_function(name: str, text: str, variant: Variant) -> Question:
     define, mark = variant.names["def"], quote(f"{variant['comment-mark']} id ")
     return Question(
-        "owner-of-function",
+        "script-of-function",
         f"Which id has the example that defines the function {name}?",
         text.splitlines()[0].split()[-1],
         [
