@@ -123,7 +123,7 @@ RULES = (
         "call-depth",
         "@core@/machine.py",
         "Scripts with functions that call themselves end in another place than before.",
-        range(22, 50, 3),
+        range(24, 48, 3),
         "depth > {}",
         "More than {} calls in each other are an error.",
     ),
