@@ -261,13 +261,16 @@ def _faults_of_files(variant: Variant, files: Mapping[str, str], looks: Sequence
     ]
 
 
-def _calendars(rng: random.Random, office: _Office, events: Sequence[_Event]) -> dict[str, str]:
-    """Return calendars with these events: one in a folder, one with a mark of its encoding, and an old copy."""
+def _calendars(rng: random.Random, office: _Office, events: Sequence[_Event], shared: _Event) -> dict[str, str]:
+    """Return calendars with these events: one in a folder, one with a mark of its encoding, and an old copy.
+
+    One event is shared by two calendars.
+    """
     separator, lines = str(office.variant.names["sep"]), list[str]()
     for event in rng.sample(list(events), len(events)):
         lines += rng.choice([[], [""], [f"  # {person(rng)}"]]) + [event.line(separator)]
     half = len(lines) // 2
-    twice = rng.choice(events).line(separator)
+    twice = shared.line(separator)
     old = _Event(events[0].start, 61, office.zone, 50, "old", token(rng)).line(separator)
     parts = {
         f"cal/{token(rng, 4)}.txt": ["\ufeff" + events[-1].line(separator), *lines[:half], "  # shared", twice],
@@ -280,7 +283,8 @@ def _calendars(rng: random.Random, office: _Office, events: Sequence[_Event]) ->
 def _check(
     rng: random.Random, office: _Office, name: str, events: Sequence[_Event], first: datetime.date, count: int
 ) -> Check:
-    inputs = _calendars(rng, office, events)
+    visible = [event for event in events if office.occurrences([event], first, count)]
+    inputs = _calendars(rng, office, events, rng.choice(visible))
     arguments = f"$IN/cal {first} {count}"
     lines = office.occurrences(events, first, count)
     expected = office.agenda(lines) + office.hours(lines) + office.free(lines, first, count)
@@ -302,10 +306,10 @@ def _winter(rng: random.Random, office: _Office) -> Check:
     events = [
         *(_Event(christmas, 10 * number + 600, zone, 45, tag, _title(rng)) for number, tag in enumerate(_TAGS)),
         _Event(christmas - 3 * _DAY, at[0], zone, 60, "work", _title(rng), "daily", rng.randint(13, 15)),
-        _Event(christmas.replace(year=year - 3), at[1], zone, 90, "board", _title(rng), "yearly", rng.randint(4, 5)),
+        _Event(christmas.replace(year=year - 3), at[1], zone, 90, exempt, _title(rng), "yearly", rng.randint(4, 5)),
         _Event(first + _DAY, at[2], zone, 30, exempt, _title(rng), "weekly", 3, without=(first + 8 * _DAY,)),
-        _Event(first, at[3], zone, 75, "tech", _title(rng), "weekly", rng.randint(3, 9), every=2),
-        _Event(first.replace(month=9), at[4], zone, 20, exempt, _title(rng), "monthly", rng.randint(5, 9)),
+        _Event(first, at[3], zone, 75, exempt, _title(rng), "weekly", rng.randint(3, 9), every=2),
+        _Event(first.replace(month=9), at[4], zone, 20, exempt, _title(rng), "monthly", 4),
         _Event(workday, 660, zone, 60, "work", _title(rng, "a")),
         _Event(workday, 660, zone, 30, "tech", _title(rng, "b")),
         _Event(workday, 660, zone, 90, "board", _title(rng, "c")),
@@ -332,11 +336,12 @@ def _spring(rng: random.Random, office: _Office) -> Check:
         _Event(tuesday, end + 60, zone, 10, "tech", _title(rng)),
         _Event(tuesday, end + 100, zone, 15, "tech", _title(rng)),
         _Event(tuesday + _DAY, 23 * 60 + rng.randint(0, 50), zone, 60 * rng.randint(11, 12), "work", _title(rng)),
+        _Event(tuesday + 2 * _DAY, 905, zone, 10, "tech", _title(rng)),
         _Event(tuesday + 2 * _DAY, office.closes + 20, zone, 45, "work", _title(rng)),
-        _Event(tuesday + 7 * _DAY, start, zone, length, "work", _title(rng)),
-        _Event(tuesday + 7 * _DAY, gap, zone, 30, "tech", _title(rng), "daily", 3),
-        _Event(tuesday + 8 * _DAY, start, zone, length, "work", _title(rng)),
-        _Event(tuesday + 8 * _DAY, gap - 1, zone, 7, "tech", _title(rng)),
+        _Event(tuesday + 14 * _DAY, start, zone, length, "work", _title(rng)),
+        _Event(tuesday + 14 * _DAY, gap, zone, 30, "tech", _title(rng), "daily", 3),
+        _Event(tuesday + 15 * _DAY, start, zone, length, "work", _title(rng)),
+        _Event(tuesday + 15 * _DAY, gap - 1, zone, 7, "tech", _title(rng)),
         _Event(single, start - 100, zone, 50, "work", _title(rng)),
         _Event(day_of_month, 8 * 60 + rng.randint(0, 9), zone, 35, exempt, _title(rng), "monthly", 30),
         _Event(first - _DAY, 500, zone, 35, exempt, _title(rng)),
@@ -346,7 +351,7 @@ def _spring(rng: random.Random, office: _Office) -> Check:
         _Event(first + (count - 1) * _DAY, 1420, "quito", 35, exempt, _title(rng)),
     ]
     events += [
-        _Event(tuesday + rng.randint(15, 22) * _DAY, rng.choice([50, 610, 1390]), name, 25, exempt, _title(rng))
+        _Event(tuesday + rng.randint(21, 28) * _DAY, rng.choice([50, 610, 1390]), name, 25, exempt, _title(rng))
         for name in ZONES
     ]
     return _check(rng, office, "spring", events, first, count)

@@ -257,11 +257,10 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
     ]
     missing = token(rng, 6)
     asked = [
-        [(top, ("=", "1.5")), (other, None)],
+        [(top, ("=", "1.5")), (other, None), (zeros, ("=", "2"))],
         [(first, ("~", "2.1.3"))],
         [(second, ("~", "2.1.3"))],
         [(below, ("<", "2")), (first, None)],
-        [(zeros, ("=", "2")), (second, (">=", "1.9.9"))],
         [(ring, None)],
         [(f"x{missing}".translate(str.maketrans("0123456789", "ghijklmnop")), None)],
     ]
@@ -308,15 +307,14 @@ def _index(rng: random.Random, variant: Variant) -> Check:
     command = (
         "bin/index $IN/store | tee /tmp/index; : > /tmp/none; bin/verify $IN/store /tmp/none; "
         f"mkdir /tmp/w; cp -r $IN/store /tmp/w/store; cd /tmp/w/store; echo {token(rng)} >> {folders[0]}/{hidden}; "
-        f"rm -r {folders[2]}; cp -r $IN/more/{folders[3]} .; /project/bin/verify . /tmp/index; "
-        "/project/bin/verify $IN/store /tmp/index; /project/bin/verify /tmp/w/store /tmp/index"
+        f"rm -r {folders[2]}; cp -r $IN/more/{folders[3]} .; /project/bin/verify /tmp/w/store /tmp/index"
     )
     new = sorted(f"new {line[0]} {line[1]}" for line in lines[:3])
     changes = sorted(
         f"{word} {drawn[place].name} {drawn[place].version}"
         for word, place in (("changed", 0), ("gone", 2), ("new", 3))
     )
-    expected = "\n".join([*(line[2] for line in indexed), *new, *changes, *changes])
+    expected = "\n".join([*(line[2] for line in indexed), *new, *changes])
     return Check("index", command, expected, inputs)
 
 
