@@ -125,11 +125,11 @@ class _Office:
         return sorted(lines, key=lambda line: (line[0], line[1], key(line), "\t".join(map(str, line))))
 
     def agenda(self, lines: Sequence[_Occurrence]) -> str:
-        output, shown, busy = list[str](), "", 0
+        output, current, busy = list[str](), "", 0
         for day, start, stop, title, tag in lines:
-            if day != shown:
+            if day != current:
                 output.append(self.variant["day-heading"].format(*day.split("-")))
-                shown, busy = day, 0
+                current, busy = day, 0
             mark = "! " if self.variant["clash"](start, busy) else "  "
             begin, end = (f"{minute // 60:02}:{minute % 60:02}" for minute in (start, stop))
             if stop >= 1440:
@@ -297,7 +297,9 @@ def _title(rng: random.Random, first: str = "") -> str:
 
 def _winter(rng: random.Random, office: _Office) -> Check:
     """Draw events about the end of a year: days off, repetitions, and events at one time."""
-    year, zone = rng.randint(1995, 2040), office.zone
+    # Christmas is in the middle of the week, so that it is no weekend.
+    years = [year for year in range(1995, 2041) if datetime.date(year, 12, 25).weekday() in (1, 2, 3)]
+    year, zone = rng.choice(years), office.zone
     first, christmas = datetime.date(year, 12, rng.randint(4, 8)), datetime.date(year, 12, 25)
     count = 34
     workday = next(day for number in range(9) if (day := first + number * _DAY).weekday() == 2)

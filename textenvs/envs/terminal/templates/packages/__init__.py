@@ -256,7 +256,7 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
         for one, size in zip(packages, sizes, strict=True)
     ]
     missing = token(rng, 6)
-    asked = [
+    requests: list[list[tuple[str, _Limit | None]]] = [
         [(top, ("=", "1.5")), (other, None), (zeros, ("=", "2"))],
         [(first, ("~", "2.1.3"))],
         [(second, ("~", "2.1.3"))],
@@ -264,12 +264,12 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
         [(ring, None)],
         [(f"x{missing}".translate(str.maketrans("0123456789", "ghijklmnop")), None)],
     ]
-    rng.shuffle(asked)
+    rng.shuffle(requests)
     resolver = _Resolver(variant, store)
-    expected = "".join(resolver.printed(roots) for roots in asked)
+    expected = "".join(resolver.printed(roots) for roots in requests)
     commands = (
         " ".join(["bin/resolve $IN/store", *(f"'{name}{''.join(limit or ())}'" for name, limit in roots)])
-        for roots in asked
+        for roots in requests
     )
     inputs = {f"store/{one.name}-{one.version}/manifest": one.manifest(rng) for one in store}
     return Check("resolve", "; ".join(f'{command}; echo "status $?"' for command in commands), expected, inputs)

@@ -70,7 +70,7 @@ class _Catalogues:
             return "one" if number == 1 else "few" if self.variant["few"](number) else "many"
         return "one" if self.variant["one"](number) else "many"
 
-    def said(self, request: str, key: str, values: Mapping[str, str]) -> str:
+    def message(self, request: str, key: str, values: Mapping[str, str]) -> str:
         """Return what is printed for a request."""
         variant, wanted = self.variant, request.replace("-", "_")
         for language in variant["fallback-order"](wanted, wanted.split("_")[0], self.source):
@@ -252,7 +252,7 @@ def _files(rng: random.Random, drawn: _Catalogues, long_key: str, words: Sequenc
     return files
 
 
-def _requests(drawn: _Catalogues, asked: Sequence[tuple[str, str, Mapping[str, str]]]) -> tuple[str, str]:
+def _requests(drawn: _Catalogues, wishes: Sequence[tuple[str, str, Mapping[str, str]]]) -> tuple[str, str]:
     """Return a file of requests, and what is printed for them."""
     lines = (
         " ".join(
@@ -262,9 +262,9 @@ def _requests(drawn: _Catalogues, asked: Sequence[tuple[str, str, Mapping[str, s
                 *(f"{name}='{value}'" if " " in value else f"{name}={value}" for name, value in values.items()),
             ]
         )
-        for language, key, values in asked
+        for language, key, values in wishes
     )
-    return "".join(f"{line}\n" for line in lines), "".join(f"{drawn.said(*one)}\n" for one in asked)
+    return "".join(f"{line}\n" for line in lines), "".join(f"{drawn.message(*one)}\n" for one in wishes)
 
 
 def _messages(rng: random.Random, variant: Variant) -> Check:
@@ -278,7 +278,7 @@ def _messages(rng: random.Random, variant: Variant) -> Check:
     if variant["placeholder"]("x")[0] in "<(":
         name = f"{style('place')} of"  # the shell's quotes are needed
     two = {"name": rng.choice(TOWNS), "place": f"a={token(rng, 4)}"}
-    asked: list[tuple[str, str, Mapping[str, str]]] = [
+    wishes: list[tuple[str, str, Mapping[str, str]]] = [
         ("de", key["plain"], {"name": f"{name} {rng.choice(COLOURS)}", "place": two["place"]}),
         ("fr", key["plain"], {"name": two["name"]}),
         ("pl_PL", key["plain"], {"name": rng.choice(CITIES), "place": str(number)}),
@@ -300,8 +300,8 @@ def _messages(rng: random.Random, variant: Variant) -> Check:
         ("de-CH", f"nothing.{token(rng, 4)}", {}),
         (f"x{drawn.source}", key["plain"], two),
     ]
-    rng.shuffle(asked)
-    inputs["requests"], printed = _requests(drawn, asked)
+    rng.shuffle(wishes)
+    inputs["requests"], printed = _requests(drawn, wishes)
     command = "make -s SRC=$IN/m OUT=/tmp/b; bin/say /tmp/b $IN/requests; bin/stats /tmp/b; bin/check /tmp/b"
     return Check("messages", command, printed + drawn.stats() + drawn.mismatches(), inputs)
 
@@ -318,12 +318,12 @@ def _changed(rng: random.Random, variant: Variant) -> Check:
     later = _Catalogues(rng, variant, {}, {drawn.source: drawn.texts[drawn.source]})
     later.add("sv", key, [_hole("name"), f" {token(rng)}"])
     inputs["new"] = "\n".join(later.lines["sv"]) + "\n"
-    asked: list[tuple[str, str, Mapping[str, str]]] = [
+    wishes: list[tuple[str, str, Mapping[str, str]]] = [
         ("sv", key, {"name": token(rng, 5)}),
         ("sv", count, {"n": str(rng.randint(11, 99) * 1000)}),
     ]
-    inputs["requests"], before = _requests(drawn, asked)
-    _, after = _requests(later, asked)
+    inputs["requests"], before = _requests(drawn, wishes)
+    _, after = _requests(later, wishes)
     command = (
         "cp -r $IN/m /tmp/m; make -s SRC=/tmp/m OUT=/tmp/b; bin/say /tmp/b $IN/requests; cp $IN/new /tmp/m/sv.txt; "
         "touch -d 2040-01-01 /tmp/m/sv.txt; make -s SRC=/tmp/m OUT=/tmp/b; bin/say /tmp/b $IN/requests; "
