@@ -6,17 +6,21 @@ from typing import Protocol
 
 from ..project import Project
 from . import (
+    agenda,
     backups,
+    interpreter,
     ledger,
     library,
     loghost,
     mailroom,
     monitoring,
     network,
+    packages,
     pipeline,
     repository,
     service,
     shop,
+    translations,
     website,
 )
 
@@ -29,16 +33,20 @@ class Template(Protocol):
 
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
+    "agenda": agenda.draw,
     "backups": backups.draw,
+    "interpreter": interpreter.draw,
     "ledger": ledger.draw,
     "library": library.draw,
     "loghost": loghost.draw,
     "mailroom": mailroom.draw,
     "monitoring": monitoring.draw,
     "network": network.draw,
+    "packages": packages.draw,
     "pipeline": pipeline.draw,
     "repository": repository.draw,
     "service": service.draw,
     "shop": shop.draw,
+    "translations": translations.draw,
     "website": website.draw,
 }
