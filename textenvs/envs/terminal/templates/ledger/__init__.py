@@ -193,8 +193,8 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "etc/@settings@.json.orig": SETTINGS.replace("@base@", "@fixed_rate@").replace("utf-8", "latin-1"),
         "var/.keep": "",
     }
-    stated = "`var/` has what was computed from journals and rates: delete it after a change of the programs."
-    files = variant.files(texts) | variant.document(rng, stated)
+    also = "`var/` has what was computed from journals and rates: delete it after a change of the programs."
+    files = variant.files(texts) | variant.document(rng, also)
     files["etc/chart.tsv"] = "".join(f"{code}\t{account}\n" for code, account in codes.items())
     rows = [f"| {code} | {account} |" for code, account in codes.items()]
     files["docs/chart.md"] = "\n".join(["# Chart of accounts", "", "| code | account |", "|---|---|", *rows]) + "\n"

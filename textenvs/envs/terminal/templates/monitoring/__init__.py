@@ -253,13 +253,13 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "@etc@/monitor.ini.rpmnew": SETTINGS.replace("= @stale@", "= 5").replace("@least@", "critical"),
         "old/units.awk": UNITS.replace("1024 * 1024", "1024 * 1000").replace("= 1000", "= 100"),
     }
-    stated = (
+    also = (
         "`@stale_key@` is @stale@ minutes.",
         "`figures` has the readings that are younger than @window@ minutes (`@window_key@`) and not later than MINUTE.",
         "`calls` has alerts of severity warning and critical (`@least_key@`); `@after_key@` is @after@ minutes.",
         "Readings of disks and memory are in KiB, K, M (1024 K) or G (1024 M), those of delays in ms or s.",
     )
-    files = variant.files(texts) | variant.document(rng, *stated)
+    files = variant.files(texts) | variant.document(rng, *also)
     files["docs/notes.md"] = notes(rng, "Notes on the hosts", 10)
     questions = _questions(rng, files)
     fixed = frozenset(path for path in files if path.startswith("data/"))

@@ -335,12 +335,12 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "etc/@fares@-2019.json": SETTINGS.replace("@night_cents@", "50").replace('": @group@', '": 20'),
         "sql/zones.sql.old": QUERIES["zones"].replace("LEFT JOIN", "CROSS JOIN"),
     }
-    stated = (
+    also = (
         "Children are younger than @child_age@ and pay @child_percent@ % of a fare; groups are @group@ or more.",
         "Night is from @night_from@, including it, until @night_until@, excluding it; the fee is @night_cents@ cents.",
         "A price is that of the best trip, and `reach` has the times of the best trips as well.",
     )
-    files = variant.files(texts) | variant.document(rng, *stated)
+    files = variant.files(texts) | variant.document(rng, *also)
     files["docs/notes.md"] = notes(rng, "Notes on the network", 10)
     network = _Network.draw(rng)
     files |= {f"data/{name}": text for name, text in network.files(reverse=False).items()}
