@@ -117,8 +117,8 @@ class _Room:
             lines.append(f"{variant['message-mark']} {row.seconds}")
             body = row.body[: row.body.index("-- ")] if "-- " in row.body else row.body
             for line in body:
-                shown = variant["quoted-lines"](line) if line.startswith(">") else line
-                lines += [] if shown is None else _broken(shown, variant["line-width"])
+                written = variant["quoted-lines"](line) if line.startswith(">") else line
+                lines += [] if written is None else _broken(written, variant["line-width"])
         return lines
 
 
@@ -171,7 +171,7 @@ class _Writer:
         # In UTC the messages have another order than in the zones of their senders.
         time = datetime.datetime(2025, 3, 1) + datetime.timedelta(minutes=137 * (self.count * 7 % 97), hours=zone)
         seconds = int((time - datetime.datetime(1970, 1, 1)).total_seconds()) - 3600 * zone
-        shown = [
+        parties = [
             f"{rng.choice(CITIES)} <{address.title()}>" if upper or (end == "\n" and rng.random() < 0.3) else address
             for address in recipients
         ]
@@ -179,8 +179,10 @@ class _Writer:
             f"Message-ID: <{id}@{self.company()}>",
             f"Date: {time:%Y-%m-%d %H:%M} {'-' if zone < 0 else '+'}{abs(zone):02}00",
             f"From: {sender.split('.')[0].title()} <{sender}>" if rng.random() < 0.7 else f"From: {sender}",
-            f"To: {', '.join(shown[:1])},{', '.join(shown[1:])}".rstrip(",") if not folded else f"To: {shown[0]},",
-            *([f"\t{', '.join(shown[1:])}"] if folded else []),
+            f"To: {', '.join(parties[:1])},{', '.join(parties[1:])}".rstrip(",")
+            if not folded
+            else f"To: {receivers[0]},",
+            *([f"\t{', '.join(receivers[1:])}"] if folded else []),
             *([f"Subject: {subject.rsplit(' ', 1)[0]}", f"   {subject.rsplit(' ', 1)[1]}"] if folded else []),
             *([] if folded else [f"Subject: {subject}"]),
         ]
@@ -372,7 +374,7 @@ def _questions(rng: random.Random, files: dict[str, str], room: _Room) -> list[Q
     names = rng.sample(GOODS, 3)
     people = [writer.address() for _ in range(12)]
     amounts = iter(rng.sample(range(100, 99_999), 800))
-    paid, tickets = dict[str, list[tuple[int, str]]](), dict[str, str]()
+    payments, tickets = dict[str, list[tuple[int, str]]](), dict[str, str]()
     answered = dict[str, str]()  # the id of the answer, by the id of the message
     identities = list[str]()
     for number in range(rng.randint(35, 50)):
@@ -380,7 +382,7 @@ def _questions(rng: random.Random, files: dict[str, str], room: _Room) -> list[Q
         for _ in range(rng.randint(8, 14)):
             amount, ticket = next(amounts), token(rng)
             lines.append(f"Paid {amount} for {ticket}")
-            paid.setdefault(sender, []).append((amount, ticket))
+            payments.setdefault(sender, []).append((amount, ticket))
         tickets[id] = token(rng)
         free = [one for one in identities if one not in answered]
         if free and rng.random() < 0.8:
@@ -394,10 +396,10 @@ def _questions(rng: random.Random, files: dict[str, str], room: _Room) -> list[Q
     for name in names:
         members = rng.sample(people, 6)
         files[f"lists/{name}.txt"] = "".join(f"{one} {rng.choice(['each', 'digest', 'off'])}\n" for one in members)
-    senders = rng.sample(sorted(paid), ASKED)
+    senders = rng.sample(sorted(payments), ASKED)
     chains = [one for one in answered if answered.get(answered[one])]
     return [
-        asked_together([_largest_payment(sender, max(paid[sender])[1]) for sender in senders]),
+        asked_together([_largest_payment(sender, max(payments[sender])[1]) for sender in senders]),
         asked_together([_answer_of_answer(one, tickets[answered[answered[one]]]) for one in rng.sample(chains, ASKED)]),
     ]
 

@@ -415,17 +415,17 @@ def _checks(rng: random.Random, variant: Variant, fares: _Fares) -> list[Check]:
     trips = [(places[pair.split()[0]], places[pair.split()[1]]) for pair in pairs]
     rng.shuffle(trips)
     first = trips[0][0]
-    asked = [f"trip; {one.name.lower() if one is first else one.name}; {other.name}" for one, other in trips]
+    questions = [f"trip; {one.name.lower() if one is first else one.name}; {other.name}" for one, other in trips]
     inputs = {
         **{f"before/{name}": text for name, text in before.files(reverse=False).items()},
         **{f"after/{name}": text for name, text in network.files(reverse=True).items()},
         "one.txt": f"trip; {places['A'].name}; {places['B'].name}\n",
-        "trips.txt": "\n".join(asked) + "\n",
+        "trips.txt": "\n".join(questions) + "\n",
     }
     expected = [start.trip(places["A"], places["B"]), *(answers.trip(*pair) for pair in trips)]
     prices = _prices(rng, fares, places)
     begin, minutes = places["center"], network.minutes
-    others = [
+    requests = [
         *(
             (
                 f"price; {one.name}; {other.name}; {age}; {persons}; {time}",
@@ -436,7 +436,7 @@ def _checks(rng: random.Random, variant: Variant, fares: _Fares) -> list[Check]:
         (f"reach; {begin.name}; {minutes}", answers.reach(begin, minutes)),
         *answers.tables(),
     ]
-    rng.shuffle(others)
+    rng.shuffle(requests)
     return [
         Check(
             "trips",
@@ -446,9 +446,9 @@ def _checks(rng: random.Random, variant: Variant, fares: _Fares) -> list[Check]:
         ),
         Check(
             "prices-tables",
-            "bin/trips $IN/after $IN/others.txt",
-            "\n".join(answer for _, answer in others),
-            {**inputs, "others.txt": "".join(f"{question}\n" for question, _ in others)},
+            "bin/trips $IN/after $IN/requests.txt",
+            "\n".join(answer for _, answer in requests),
+            {**inputs, "requests.txt": "".join(f"{question}\n" for question, _ in requests)},
         ),
     ]
 

@@ -72,8 +72,8 @@ class _Catalogues:
 
     def message(self, request: str, key: str, values: Mapping[str, str]) -> str:
         """Return what is printed for a request."""
-        variant, wanted = self.variant, request.replace("-", "_")
-        for language in variant["fallback-order"](wanted, wanted.split("_")[0], self.source):
+        variant, language_code = self.variant, request.replace("-", "_")
+        for language in variant["fallback-order"](language_code, language_code.split("_")[0], self.source):
             forms = self.texts.get(language, {}).get(key, {})
             form = self.form(language, int(values["n"])) if "n" in values else "-"
             parts = forms.get(form)
@@ -82,7 +82,7 @@ class _Catalogues:
             text = None if parts is None else self.written(parts)
             if parts is not None and variant["empty-message"](text):
                 return "".join(self.filled(part, values) for part in parts)
-        return str(variant["missing-message"](wanted, key))
+        return str(variant["missing-message"](request, key))
 
     def filled(self, part: str, values: Mapping[str, str]) -> str:
         if not part.startswith(_HOLE):

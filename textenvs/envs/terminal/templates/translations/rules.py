@@ -162,17 +162,17 @@ RULES = (
             Option(
                 "[wanted, general, SOURCE]",
                 "A message that is missing in `de_CH` is looked for in `de`, then in the source language.",
-                lambda wanted, general, source: [wanted, general, source],
+                lambda exact, general, source: [exact, general, source],
             ),
             Option(
                 "[wanted, SOURCE, general]",
                 "A message that is missing in `de_CH` is looked for in the source language, then in `de`.",
-                lambda wanted, general, source: [wanted, source, general],
+                lambda exact, general, source: [exact, source, general],
             ),
             Option(
                 "[wanted, SOURCE]",
                 "A message that is missing in `de_CH` is looked for in the source language alone.",
-                lambda wanted, general, source: [wanted, source],
+                lambda exact, general, source: [exact, source],
             ),
         ],
     ),
