@@ -181,8 +181,8 @@ class _Writer:
             f"From: {sender.split('.')[0].title()} <{sender}>" if rng.random() < 0.7 else f"From: {sender}",
             f"To: {', '.join(parties[:1])},{', '.join(parties[1:])}".rstrip(",")
             if not folded
-            else f"To: {receivers[0]},",
-            *([f"\t{', '.join(receivers[1:])}"] if folded else []),
+            else f"To: {parties[0]},",
+            *([f"\t{', '.join(parties[1:])}"] if folded else []),
             *([f"Subject: {subject.rsplit(' ', 1)[0]}", f"   {subject.rsplit(' ', 1)[1]}"] if folded else []),
             *([] if folded else [f"Subject: {subject}"]),
         ]
