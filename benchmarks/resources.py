@@ -37,7 +37,7 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Make a new folder this process's place for temporary files, and yield it; the old place is the next one again."""
+    """Make a new folder this process's place for temporary files, and yield it; restore the old folder afterwards."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         tempfile.tempdir = folder

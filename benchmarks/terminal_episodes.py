@@ -79,6 +79,10 @@ def main() -> int:
     seconds, cpu = time.perf_counter() - began, cpu_s() - began_cpu
     commands = sum((record.tool_calls or 0) - record.terminated for record in records)  # the last call is `finish`
     failed = [f"{record.task_key}: {record.stop}: {record.failure}" for record in records if record.stop != "solved"]
+    print(f"{len(failed)} of {len(records)} episodes not solved", *failed[:10], sep="\n")
+    if commands < 1:
+        print("no command was run, so there is nothing to measure")
+        return 1
     names = ("memory_mb", "processes", "threads", "open_files")
     most = {name: max(getattr(used, name) for used in seen) for name in names}
     print(
@@ -87,10 +91,8 @@ def main() -> int:
         f"{commands} commands in {seconds:.0f} s: {commands / seconds:.1f} a second; {1e3 * cpu / commands:.0f} ms of "
         f"CPU time a command, draws of projects and checks included\n"
         f"at most {most['memory_mb']:.0f} MiB ({seen[0].memory_mb:.0f} at first), {most['processes']} processes, "
-        f"{most['threads']} threads, {most['open_files']} open files\n"
-        f"{len(failed)} not solved"
+        f"{most['threads']} threads, {most['open_files']} open files"
     )
-    print(*failed[:10], sep="\n", end="\n" if failed else "")
     return int(bool(failed) or len(records) < arguments.episodes)
 
 

@@ -10,13 +10,19 @@ Processes that lose their parent become children of this one, so that none is mi
 new folder, which is this process's place for them. The cache of the shell's results is held to 4 MiB (128 in ordinary
 use). It and the cache of drawn projects are filled first, so that they do not grow later.
 
-The verdict compares two windows. The first quarter of the measurements is left out, while pools of processes start.
-`early` is the median of the second quarter, `late` that of the last one. A leak grows with the episodes, and what
-fluctuates does not; so a figure is flat where `late` is above `early` by no more than the second quarter's own range
-(its largest less its smallest value), or, of memory, 2 % of `early`, whichever is more. `smallest leak` is that
-allowance for each episode between the middles of the windows: a smaller leak would not be seen.
+The verdict compares two windows, of a quarter of the measurements each. The first three eighths are left out, as a
+warm-up: pools of processes start, and processes grow to the size that their largest request needs. `early` is the
+median of the quarter after that, `late` that of the last quarter. `noise` is the range in the early window: its largest
+less its smallest value. `allowed growth` is the noise, or, of memory, 2 % of `early`, whichever is more; but never more
+than 5 % of `early` (or 1, where that is more). A figure
 
-The results are written to `benchmarks/results/terminal_soak.json`. The exit status is 1 where something is not flat or
+- `grows` where `late` is above `early` by more than the noise and than what is allowed,
+- is `flat` where it is not, and the noise is no more than these 5 % (or 1),
+- else the run `cannot tell`.
+
+`smallest growth` is the least that would be seen, for each episode between the middles of the windows.
+
+The results are written to `benchmarks/results/terminal_soak.json`. The exit status is 1 where a figure is not flat or
 an episode failed.
 """
 
@@ -77,8 +83,12 @@ _HOSTILE, _CARELESS = 0.3, 0.2
 _FORKED, _PICKLED, _ABANDONED, _CANCELLED = 0.08, 0.08, 0.06, 0.05
 #: Seconds after which a turn that is cancelled has begun, and until the processes of a finished command have ended.
 _BEGUN_S, _SETTLE_S = 0.1, 0.5
-_LEAST = 8  # measurements: two in each quarter
+_LEAST = 8  # measurements: two in each window
 _MEMORY = ("memory_mb", "own_mb")
+#: The growth that is always allowed of memory, and that is allowed at most, as parts of the early value.
+_ALWAYS, _AT_MOST = 0.02, 0.05
+#: The least by which a size can differ, in MiB: a page of memory, or a block of a disk.
+_PAGE_MB = 4096 / 2**20
 
 
 class Soak:
@@ -114,19 +124,19 @@ class Soak:
             for _ in range(self.measurements):
                 await asyncio.sleep(self.every_s)
                 self._go.clear()
-                await self._rest()
+                await self._settle()
                 self.rows.append((time.monotonic() - began, self.counts["episodes"], resources(folder)))
                 self._go.set()
             self._over = True
             await asyncio.gather(*workers)
 
-    async def _rest(self) -> None:
+    async def _settle(self) -> None:
         """Wait until no worker plays and no command runs, also none whose episode was cancelled."""
         while self._playing:
             await asyncio.sleep(0.02)
-        everybody = threading.Barrier(CONCURRENCY)
+        barrier = threading.Barrier(CONCURRENCY)
         pool = threads(CONCURRENCY, "textenvs-shell")
-        await asyncio.gather(*(asyncio.wrap_future(pool.submit(everybody.wait)) for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(asyncio.wrap_future(pool.submit(barrier.wait)) for _ in range(CONCURRENCY)))
         await asyncio.sleep(_SETTLE_S)
         gc.collect()
 
@@ -206,25 +216,27 @@ def fill_caches() -> None:
 
 def compared(rows: Sequence[tuple[float, int, Resources]]) -> list[dict[str, Any]]:
     """Compare the windows of each figure, by the rule of the module's docstring."""
-    quarter = len(rows) // 4
-    early, late = rows[quarter : 2 * quarter], rows[-quarter:]
-    episodes = statistics.median(row[1] for row in late) - statistics.median(row[1] for row in early)
+    length, warm = len(rows) // 4, 3 * len(rows) // 8
+    windows = rows[warm : warm + length], rows[-length:]
+    episodes = statistics.median(row[1] for row in windows[1]) - statistics.median(row[1] for row in windows[0])
     lines = []
     for field in dataclasses.fields(Resources):
-        first, last = ([float(getattr(row[2], field.name)) for row in window] for window in (early, late))
-        allowed = max(first) - min(first)
-        if field.name in _MEMORY:
-            allowed = max(allowed, 0.02 * statistics.median(first))
-        growth = statistics.median(last) - statistics.median(first)
+        values = [[getattr(row[2], field.name) for row in window] for window in windows]
+        early, late = map(statistics.median, values)
+        noise, most = max(values[0]) - min(values[0]), max(_AT_MOST * early, 1.0)
+        allowed = min(max(noise, _ALWAYS * early if field.name in _MEMORY else 0), most)
+        unseen = max(noise, allowed)
+        step = 1 if isinstance(values[0][0], int) else _PAGE_MB
         lines.append(
             {
                 "figure": field.name,
-                "early": round(statistics.median(first), 2),
-                "late": round(statistics.median(last), 2),
-                "most": round(max(float(getattr(row[2], field.name)) for row in rows), 2),
+                "early": round(early, 2),
+                "late": round(late, 2),
+                "most": round(max(getattr(row[2], field.name) for row in rows), 2),
+                "noise": round(noise, 2),
                 "allowed": round(allowed, 2),
-                "smallest_leak": allowed / episodes if episodes else None,
-                "flat": growth <= allowed,
+                "smallest_growth": (unseen + step) / episodes if episodes else None,
+                "verdict": "grows" if late - early > unseen else "cannot tell" if noise > most else "flat",
             }
         )
     return lines
@@ -232,14 +244,15 @@ def compared(rows: Sequence[tuple[float, int, Resources]]) -> list[dict[str, Any
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Return the comparison as a table in Markdown."""
+    names = ("early", "late", "most", "noise", "allowed")
     rows = [
-        "| figure | early | late | most | allowed growth | smallest leak, an episode | |",
-        "|---|--:|--:|--:|--:|--:|---|",
+        "| figure | early | late | most | noise | allowed growth | smallest growth that is seen, an episode | |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for line in lines:
-        leak = "-" if line["smallest_leak"] is None else f"{line['smallest_leak']:.2g}"
-        cells = [line["figure"], *(f"{line[name]:g}" for name in ("early", "late", "most", "allowed")), leak]
-        rows.append(f"| {' | '.join(cells)} | {'flat' if line['flat'] else 'grows'} |")
+        least = "-" if line["smallest_growth"] is None else f"{line['smallest_growth']:.2g}"
+        cells = [line["figure"], *(f"{line[name]:g}" for name in names), least, line["verdict"]]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -268,7 +281,7 @@ def main() -> int:
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{result['minutes']} minutes on {processor()}: {result['counts']}\n\n{table(lines)}\n")
     print(f"{len(soak.failures)} episodes failed", *soak.failures[:5], sep="\n")
-    return int(bool(soak.failures) or not all(line["flat"] for line in lines))
+    return int(bool(soak.failures) or any(line["verdict"] != "flat" for line in lines))
 
 
 if __name__ == "__main__":

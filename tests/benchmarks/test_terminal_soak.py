@@ -24,20 +24,50 @@ def rows_of(values, name):
     return [(10.0 * at, 20 * at, dataclasses.replace(USED, **{name: value})) for at, value in enumerate(values)]
 
 
-def flat(rows):
-    return {line["figure"]: line["flat"] for line in compared(rows)}
+def verdicts(rows):
+    return {line["figure"]: line["verdict"] for line in compared(rows)}
 
 
 @given(st.sampled_from(FIELDS), st.integers(8, 60), st.integers(0, 99))
 def test_leaks_grow_and_noise_is_flat(name, count, seed):
     rng = random.Random(seed)
     noise = [200.0 + rng.choice([0, 5]) for _ in range(count)]
-    quarter = count // 4
-    noise[quarter : 2 * quarter] = [200.0, 205.0, *noise[quarter + 2 : 2 * quarter]]
-    assert all(flat(rows_of(noise, name)).values())
+    warm = 3 * count // 8
+    noise[warm : warm + 2] = [200.0, 205.0]
+    assert {*verdicts(rows_of(noise, name)).values()} == {"flat"}
     leaking = [value + 10.0 * at for at, value in enumerate(noise)]
-    assert flat(rows_of(leaking, name)) == {figure: figure != name for figure in FIELDS}
+    assert verdicts(rows_of(leaking, name)) == {figure: "grows" if figure == name else "flat" for figure in FIELDS}
     assert "grows" in table(compared(rows_of(leaking, name)))
+
+
+@given(st.sampled_from(FIELDS), st.integers(16, 60), st.floats(0.0, 60.0))
+def test_much_noise_decides_nothing(name, count, growth):
+    warm, length = 3 * count // 8, count // 4
+    values = [200.0] * count
+    values[warm] = 260.0
+    values[-length:] = [200.0 + growth] * length
+    assert verdicts(rows_of(values, name))[name] == "cannot tell"
+    values[-length:] = [261.0] * length
+    assert verdicts(rows_of(values, name))[name] == "grows"
+
+
+@given(st.sampled_from(FIELDS), st.integers(8, 60), st.floats(0.0, 1e4))
+def test_warm_up_is_no_growth_nor_noise(name, count, first):
+    warm = 3 * count // 8
+    values = [first + (200.0 - first) * min(1.0, at / warm) for at in range(count)]
+    assert verdicts(rows_of(values, name))[name] == "flat"
+
+
+@given(st.sampled_from(FIELDS), st.integers(8, 60))
+def test_stated_smallest_growth_is_seen(name, count):
+    warm, length = 3 * count // 8, count // 4
+    early = 200.0 if name.endswith("_mb") else 200
+    values = [early] * count
+    (line,) = [line for line in compared(rows_of(values, name)) if line["figure"] == name]
+    least = line["smallest_growth"] * 20 * (count - length - warm)  # 20 episodes a row
+    for growth, verdict in ((least, "grows"), (line["allowed"], "flat")):
+        values[-length:] = [early + type(early)(round(growth, 9))] * length
+        assert verdicts(rows_of(values, name))[name] == verdict
 
 
 def test_too_few_measurements_are_refused():
