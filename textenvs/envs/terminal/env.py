@@ -29,7 +29,7 @@ from .attacks import ATTACKS
 from .folders import ATTACKS as FOLDER_ATTACKS
 from .folders import Containers, Folder, Sandboxed, folder_of, solution_command
 from .project import verify, without_stat_data
-from .tasks import LEVELS, TWIN_MARK, Assignment, Goal, Level, TerminalTasks, assignment_of_task
+from .tasks import LEVELS, Assignment, Goal, Level, TerminalTasks, assignment_of_task, inputs_of_turns
 from .twins import twins_of
 
 #: How many replies there are.
@@ -279,8 +279,8 @@ class Terminal(ToolEnv[TerminalState]):
             inputs: Draws inputs of checks. ``None``: those of the episode's turns, one for each command; twins have the
                 same ones.
         """
-        assignment, key = self.assignment, self.task.key.partition(TWIN_MARK)[0]
-        project, drawn = assignment.project, inputs or Random(f"terminal/turns/{key}")
+        assignment, drawn = self.assignment, inputs or inputs_of_turns(self.task)
+        project = assignment.project
         try:
             verified = await verify(
                 self.shell, work, project, drawn, one_input=inputs is None, beginning=self.state.beginning

@@ -186,8 +186,13 @@ def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
 
     Args:
         task: The task.
-        attempt: How many draws are left out: their faults did not fit together.
+        attempt: How many draws are left out: their faults did not fit together. A twin has the first one alone.
     """
+    if attempt and TWIN_MARK in str(task.extra.get("assignment")):
+        raise TaskError(
+            f"task {task.key}: the faults of this twin do not fit together, or break no check, and what its page states "
+            "is about these faults alone: leave this row out"
+        )
     try:
         assignment = assignment_of(str(task.extra["assignment"]), attempt)
     except (KeyError, ValueError) as error:
@@ -197,6 +202,11 @@ def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
     if attempt == 0 and (not task.prompt or text_of(task.prompt[-1]) != assignment.request):
         raise TaskError(f"task {task.key}: its request is not the one that this version draws; make the rows again")
     return assignment
+
+
+def inputs_of_turns(task: Task) -> Random:
+    """Return what draws the inputs of checks during an episode of a task: the same in its twins."""
+    return Random(f"terminal/turns/{task.key.partition(TWIN_MARK)[0]}")
 
 
 @functools.lru_cache(_CACHED)

@@ -10,13 +10,14 @@ import textenvs
 from textenvs.audit import Subject
 from textenvs.audit.reads import reads
 from textenvs.envs.terminal import env as terminal_env
+from textenvs.envs.terminal import twins as terminal_twins
 from textenvs.envs.terminal.project import _changed
 from textenvs.envs.terminal.tasks import TerminalTasks, assignment_of, assignment_of_task, twin_of
 from textenvs.envs.terminal.templates import TEMPLATES
 from textenvs.envs.terminal.templates.variation import Option, Rule, Variant
 from textenvs.sandbox import Tree
 from textenvs.sandbox.result import ShellLimits
-from textenvs.task import Rows, TaskError
+from textenvs.task import Rows, TaskError, proven_facts
 
 #: Templates whose projects are made without a command.
 PLAIN = ["library", "pipeline", "service", "website"]
@@ -37,9 +38,18 @@ def with_twins(env, count):
     return [next(pair for pair in facts if pair[1]) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("level", "split"), [("easy", "test"), ("medium", "train")])
-def test_only_the_page_differs_between_twins(level, split):
-    env = make(level=level, split=split)
+@pytest.mark.parametrize(
+    ("templates", "level", "split"),
+    [
+        (PLAIN, "easy", "test"),
+        (PLAIN, "medium", "train"),
+        (["ledger"], "easy", "train"),
+        (["agenda"], "easy", "train"),
+    ],
+    ids=["easy", "medium", "ledger", "agenda"],
+)
+def test_only_the_page_differs_between_twins(templates, level, split):
+    env = make(templates=templates, level=level, split=split)
     for task, facts in with_twins(env, 1):
         for _, twins in facts:
             assert twins[0] == task
@@ -61,13 +71,41 @@ def test_only_the_page_differs_between_twins(level, split):
                 assert len(changed) == 1
 
 
-def test_audit_proves_the_rules():
+def test_audit_proves_the_rules(monkeypatch):
+    monkeypatch.setattr(terminal_twins, "proven_facts", functools.partial(proven_facts, most=2))  # to take less time
     ((task, _),) = with_twins(make(templates=["pipeline"]), 1)
     verdict = reads(
         Subject(functools.partial(textenvs.make, "textenv/terminal", tasks=Rows("one", [task])), episodes=1)
     )
     assert verdict.status == "pass", verdict
     assert "reads needed: 1.0 a task" in verdict.cause
+
+
+def test_no_other_file_differs_between_twins(monkeypatch):
+    env, made = make(templates=["pipeline"]), terminal_twins._files
+    ((task, _),) = with_twins(env, 1)
+
+    async def moved(assignment, shell):
+        files = dict(await made(assignment, shell))
+        files["docs/elsewhere.md"] = files.pop(assignment.faults[0].page)
+        return Tree(files)
+
+    monkeypatch.setattr(terminal_twins, "_files", moved)
+    assert not env.twin_worlds(task)
+
+
+def test_faults_that_cancel_out_have_no_twins(monkeypatch):
+    env = make(templates=["pipeline"], level="medium")
+    ((task, ((_, twins), *_)),) = with_twins(env, 1)
+
+    async def passing(*arguments, **options):
+        return {"a": True}
+
+    monkeypatch.setattr(terminal_twins, "verify", passing)
+    assert not env.twin_worlds(task)
+    monkeypatch.setattr(terminal_env, "verify", passing)
+    with pytest.raises(TaskError, match=r"task .*~.*: the faults of this twin .* leave this row out"):
+        env.reset(options={"task": twins[1]})
 
 
 def test_twins_are_checked_on_equal_inputs(monkeypatch):
@@ -90,6 +128,7 @@ def test_faulty_programs_follow_no_page(name):
     """Whatever option of a rule a project's page states, the program that goes against the rule is the same."""
     project = TEMPLATES[name](random.Random(4))
     faults = [fault for fault in project.faults if fault.edits and fault.alternatives]
+    assert faults
     for fault in random.Random(name).sample(faults, min(2, len(faults))):
         (edit,) = fault.edits
         for option in fault.alternatives[:2]:

@@ -196,7 +196,8 @@ class Variant:
             fault = _edit_of_lines(rule.name, symptom, path, old, new, files, looks)
             used = (drawn.code, other.code)
             alternatives = [number for number, option in enumerate(rule.options) if option.code not in used]
-            faults.append(replace(fault, agreed=self.words(own.statement), alternatives=alternatives))
+            agreed = self.words(own.statement)
+            faults.append(replace(fault, agreed=agreed, page=self.page, alternatives=alternatives))
         return faults
 
     def _renamed(self, program: str) -> str:
