@@ -190,8 +190,8 @@ def assignment_of_task(task: Task, attempt: int = 0) -> Assignment:
     """
     if attempt and TWIN_MARK in str(task.extra.get("assignment")):
         raise TaskError(
-            f"task {task.key}: the faults of this twin do not fit together, or break no check, and what its page states "
-            "is about these faults alone: leave this row out"
+            f"task {task.key}: the faults of this twin do not fit together, or break no check, and what its page "
+            "states is about these faults alone: leave this row out"
         )
     try:
         assignment = assignment_of(str(task.extra["assignment"]), attempt)

@@ -61,7 +61,8 @@ def test_only_the_page_differs_between_twins(templates, level, split):
                     (opening, env.assignment.attempt, env.state.share, env.state.shell.project, env.assignment)
                 )
             (*seen, files, own), *others = begun
-            page = own.project.about.split("`")[-2]
+            (page,) = {fault.page for fault in own.faults if fault.alternatives}
+            assert f"`{page}`" in own.project.about
             for *also_seen, other_files, other in others:
                 assert also_seen == seen
                 assert {path for path in files if files[path] != other_files.get(path)} == {page}
