@@ -256,6 +256,9 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     also = (
         "`@stale_key@` is @stale@ minutes.",
         "`figures` has the readings that are younger than @window@ minutes (`@window_key@`) and not later than MINUTE.",
+        "The other reports have later readings as well; in `status` the age of such a reading is below zero.",
+        "For an alert, first what is agreed about old readings is applied, then what is agreed about silences: where "
+        "both set a severity, that of a silenced alert holds.",
         "`calls` has alerts of severity warning and critical (`@least_key@`); `@after_key@` is @after@ minutes.",
         "Readings of disks and memory are in KiB, K, M (1024 K) or G (1024 M), those of delays in ms or s.",
     )
