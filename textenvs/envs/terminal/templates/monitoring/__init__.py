@@ -80,8 +80,11 @@ class _Rule:
         """Return a value that breaks the rule, or one that does not."""
         return self.limit + (9 if broken == self.is_above else -9)
 
-    def is_broken(self, value: float, at_limit: bool) -> bool:
-        return (value > self.limit if self.is_above else value < self.limit) or (at_limit and value == self.limit)
+    def is_broken(self, value: float, at_limit: tuple[bool, bool]) -> bool:
+        """Return whether a value breaks the rule; ``at_limit`` is for limits above and below."""
+        if value == self.limit:
+            return at_limit[not self.is_above]
+        return (value > self.limit) == self.is_above
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class _Case:
                     continue
                 text = variant["stale-status"].format(text)
             lines.append(variant["status-line"].format(host, metric, text, age))
-        return "\n".join(sorted(lines, reverse=variant["order-of-status"]))
+        return "\n".join(variant["order-of-status"](lines))
 
     def figures(self) -> str:
         values = dict[str, list[float]]()
