@@ -189,7 +189,9 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "@code@/months.awk": MONTHS,
         "etc/@settings@.json": SETTINGS,
         # Nothing reads these two.
-        "old/rates.py": RATES.replace("abs(cents) * rate", "abs(cents) // rate * 10_000"),
+        "old/rates.py": RATES.replace("@rate_of_day@", "rows[-1]").replace(
+            "@rounded_conversion@", "round(product, -4) // 10_000"
+        ),
         "etc/@settings@.json.orig": SETTINGS.replace("@base@", "@fixed_rate@").replace("utf-8", "latin-1"),
         "var/.keep": "",
     }

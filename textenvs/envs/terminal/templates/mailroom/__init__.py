@@ -9,6 +9,7 @@ import datetime
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, COLOURS, FIRST_NAMES, GOODS, SURNAMES, asked_together, notes, token
@@ -17,6 +18,8 @@ from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import BODY, COMMON, DELIVER, DIGEST, INDEX, LISTS, MAKEFILE, MATCH, OWN_RULES, SCAN, SUBJECT
 
+#: What an old file does with quoted lines; it is no option of the rule.
+_OLD_QUOTES = "s/^>/:/"
 _MARKS = ("Re: ", "AW: ", "Fwd: ", "RE: ")
 
 
@@ -225,7 +228,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "@etc@/rules.txt": OWN_RULES,
         # Nothing reads these two.
         "@etc@/rules.txt.2023": OWN_RULES.replace("contains", "is").replace("above large 64", "above huge 900"),
-        "old/body.sed": BODY.replace("/^-- $/", "/^__ $/"),
+        "old/body.sed": BODY.replace("/^-- $/", "/^__ $/").replace("@quoted_lines@", _OLD_QUOTES),
     }
     files = variant.files(texts) | variant.document(rng)
     files["docs/notes.md"] = notes(rng, "Notes on the mailroom", 10)
@@ -246,20 +249,20 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     faults = [
         *variant.edits(EDITS, files, looks),
         *variant.faults(rng, files, looks),
-        *_file_faults(names, looks),
+        *_file_faults(variant, looks),
     ]
     return Project(about, files, faults, checks, programs, fixed=fixed, questions=questions)
 
 
-def _file_faults(names: Mapping[str, object], looks: Sequence[str]) -> list[Fault]:
-    lib = names["lib"]
+def _file_faults(variant: Variant, looks: Sequence[str]) -> list[Fault]:
+    path = variant.words("@lib@/body.sed")
     return [
         Fault(
             "missing-body",
             "The digests have no messages in them any more, only their contents.",
-            [*looks, f"ls {lib} old", "cat old/body.sed"],
-            f"sed 's/__/--/' old/body.sed > {lib}/body.sed",
-            removed=[f"{lib}/body.sed"],
+            [*looks, variant.words("ls @lib@ old"), f"cat old/body.sed {variant.page}"],
+            f"(sed '$d; s/__/--/' old/body.sed; echo {quote(variant.text('@quoted_lines@'))}) > {path}",
+            removed=[path],
         ),
         Fault(
             "permission",

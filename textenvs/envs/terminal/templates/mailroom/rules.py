@@ -224,7 +224,8 @@ RULES = (
         "The lines of the digests are too long, or too short.",
         (38, 46, 54, 62),
         "-s -w {}",
-        "The lines of a digest are broken at spaces, so that they have at most {} characters.",
+        "Lines of messages in a digest are broken at spaces, so that they have at most {} characters; its title and "
+        "contents are not.",
     ),
     Rule(
         "quoted-lines",

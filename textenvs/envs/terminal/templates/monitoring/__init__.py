@@ -80,8 +80,11 @@ class _Rule:
         """Return a value that breaks the rule, or one that does not."""
         return self.limit + (9 if broken == self.is_above else -9)
 
-    def is_broken(self, value: float, at_limit: bool) -> bool:
-        return (value > self.limit if self.is_above else value < self.limit) or (at_limit and value == self.limit)
+    def is_broken(self, value: float, at_limit: tuple[bool, bool]) -> bool:
+        """Return whether a value breaks the rule; ``at_limit`` is for limits above and below."""
+        if value == self.limit:
+            return at_limit[not self.is_above]
+        return (value > self.limit) == self.is_above
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class _Case:
                     continue
                 text = variant["stale-status"].format(text)
             lines.append(variant["status-line"].format(host, metric, text, age))
-        return "\n".join(sorted(lines, reverse=variant["order-of-status"]))
+        return "\n".join(variant["order-of-status"](lines))
 
     def figures(self) -> str:
         values = dict[str, list[float]]()
@@ -256,6 +259,9 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     also = (
         "`@stale_key@` is @stale@ minutes.",
         "`figures` has the readings that are younger than @window@ minutes (`@window_key@`) and not later than MINUTE.",
+        "The other reports have later readings as well; in `status` the age of such a reading is below zero.",
+        "For an alert, first what is agreed about old readings is applied, then what is agreed about silences: where "
+        "both set a severity, that of a silenced alert holds.",
         "`calls` has alerts of severity warning and critical (`@least_key@`); `@after_key@` is @after@ minutes.",
         "Readings of disks and memory are in KiB, K, M (1024 K) or G (1024 M), those of delays in ms or s.",
     )

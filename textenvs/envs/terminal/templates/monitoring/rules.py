@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from ..variation import Option, Rule, numbers
 
+
+def _value(row: str) -> float:
+    """Return the value of a line of `status`, which is its third word in all forms."""
+    word = row.split()[2].rstrip("*")
+    return float(word) if word[0].isdigit() else 0
+
+
 RULES = (
     Rule(
         "counter-restart",
@@ -33,15 +40,13 @@ RULES = (
         "Readings at the limit are not treated as agreed.",
         [
             Option(
-                "one + 0 > other",
-                "A reading breaks a rule where it is above `above` or below `below`; at the limit it does not.",
-                False,
-            ),
-            Option(
-                "one + 0 >= other",
-                "A reading breaks a rule where it is at or above `above`, or at or below `below`.",
-                True,
-            ),
+                f'above != "" && value {high} above + 0 || below != "" && value {low} below + 0',
+                f"A reading breaks a rule where it is {'at or ' * (high == '>=')}above `above`, or "
+                f"{'at or ' * (low == '<=')}below `below`.",
+                (high == ">=", low == "<="),
+            )
+            for high in (">", ">=")
+            for low in ("<", "<=")
         ],
     ),
     numbers(
@@ -245,8 +250,20 @@ RULES = (
         "@lib@/status.sh",
         "The lines of the status are in the wrong order.",
         [
-            Option("LC_ALL=C sort", "`status` is sorted by its lines.", False),
-            Option("LC_ALL=C sort -r", "`status` is sorted by its lines, backwards.", True),
+            Option("LC_ALL=C sort", "`status` is sorted by its lines.", lambda rows: sorted(rows)),
+            Option("LC_ALL=C sort -r", "`status` is sorted by its lines, backwards.", lambda rows: sorted(rows)[::-1]),
+            Option(
+                "LC_ALL=C sort -k3,3n",
+                "`status` begins with the lowest value; what is no number counts as 0, and equal ones are sorted by "
+                "their lines.",
+                lambda rows: sorted(rows, key=lambda row: (_value(row), row)),
+            ),
+            Option(
+                "LC_ALL=C sort -k3,3nr",
+                "`status` begins with the highest value; what is no number counts as 0, and equal ones are sorted by "
+                "their lines.",
+                lambda rows: sorted(rows, key=lambda row: (-_value(row), row)),
+            ),
         ],
     ),
     Rule(
@@ -282,6 +299,6 @@ RULES = (
 
 IDENTIFIERS = (
     "readings alerts silenced trimmed section place key text names count cells unit factor value same grown "
-    "series before spent since calm last pair option beyond breaks one other host from hosts kinds rest level turn "
+    "series before spent since calm last pair option breaks host from hosts kinds rest level turn "
     "name people rank high low sum"
 )

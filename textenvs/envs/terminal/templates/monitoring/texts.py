@@ -114,13 +114,9 @@ ALERTS_AWK = """# Reads settings, then readings by time. What a section rule:NAM
 function option(rule, key) {
     return ((rule, key) in setting) ? setting[rule, key] : setting["defaults", key]
 }
-function beyond(one, other) {
-    return @at_limit@ + 0
-}
-function breaks(rule, value) {
-    if (option(rule, "above") != "" && beyond(value, option(rule, "above"))) return 1
-    if (option(rule, "below") != "" && beyond(option(rule, "below"), value)) return 1
-    return 0
+function breaks(value, above, below) {
+    value += 0
+    return @at_limit@
 }
 FNR == NR {
     split($0, cells, "\\t")
@@ -134,7 +130,7 @@ FNR == NR {
         if (option(rules[n], "metric") != $3) continue
         pair = rules[n] SUBSEP $2
         last[pair] = $1
-        if (breaks(rules[n], $4)) {
+        if (breaks($4, option(rules[n], "above"), option(rules[n], "below"))) {
             if (!(pair in since)) since[pair] = $1
             calm[pair] = 0
         } else if (++calm[pair] @calm_readings@ delete since[pair]

@@ -20,6 +20,10 @@ from .texts import ANSWERS, FARES, MAIN, QUERIES, SCHEMA, SEARCH, SETTINGS, TABL
 
 #: The number of zones of the highest price, and zones of stops at which nothing stops: as text they have another order.
 _MOST_ZONES, _EMPTY_ZONES = 12, (21, 100)
+#: The fewest journeys among which an answer is: five such answers have 20 bits.
+_FEWEST_JOURNEYS = 16
+#: The order of zones in an old file; it is no option of the rule.
+_OLD_ORDER = "ORDER BY 3, 1"
 #: Lines that run side by side, in the same direction in the tables.
 _SIDE_BY_SIDE = (15, 16)
 
@@ -333,7 +337,9 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "var/.keep": "",
         # Nothing reads these two.
         "etc/@fares@-2019.json": SETTINGS.replace("@night_cents@", "50").replace('": @group@', '": 20'),
-        "sql/zones.sql.old": QUERIES["zones"].replace("LEFT JOIN", "CROSS JOIN"),
+        "sql/zones.sql.old": QUERIES["zones"]
+        .replace("LEFT JOIN", "CROSS JOIN")
+        .replace("@order_of_zones@", _OLD_ORDER),
     }
     also = (
         "Children are younger than @child_age@ and pay @child_percent@ % of a fare; groups are @group@ or more.",
@@ -367,7 +373,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 
 
 def _other_faults(variant: Variant, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
-    code = variant.names["code"]
+    code, order = variant.names["code"], variant.text("@order_of_zones@")
     settled = [
         (
             "        if state in done:\n            continue\n        done.add(state)\n        best.",
@@ -396,8 +402,8 @@ def _other_faults(variant: Variant, files: Mapping[str, str], looks: Sequence[st
         Fault(
             "missing-query",
             "One of the questions about tables ends with an error.",
-            [*looks, "ls sql", "cat sql/zones.sql.old"],
-            "sed 's/CROSS JOIN/LEFT JOIN/' sql/zones.sql.old > sql/zones.sql",
+            [*looks, "ls sql", f"cat sql/zones.sql.old {variant.page}"],
+            f"sed 's/CROSS JOIN/LEFT JOIN/; s/{_OLD_ORDER}/{order}/' sql/zones.sql.old > sql/zones.sql",
             removed=["sql/zones.sql"],
         ),
         Fault("permission", "It cannot be started.", ["ls -l bin"], "chmod +x bin/trips", modes={"bin/trips": 0o644}),
@@ -478,7 +484,7 @@ def _questions(rng: random.Random, files: dict[str, str], network: _Network) -> 
     """Draw the journeys of some months, and ask about them."""
     months = [f"{year}-{month:02}" for year in (2023, 2024, 2025) for month in range(1, 13)][: rng.randint(20, 34)]
     cents = iter(rng.sample(range(200, 90_000), 80 * len(months)))
-    by_start, by_month = dict[_Stop, list[tuple[int, str]]](), dict[str, list[tuple[int, str, _Stop]]]()
+    by_start, by_zone = dict[_Stop, list[tuple[int, str]]](), dict[int, list[tuple[int, str]]]()
     for month in months:
         rows = list[tuple[str, str, str, str, int]]()
         for _ in range(80):
@@ -486,13 +492,14 @@ def _questions(rng: random.Random, files: dict[str, str], network: _Network) -> 
             one, other = rng.sample(network.stops, 2)
             rows.append((identity, f"{month}-{rng.randint(1, 28):02}", one.id, other.id, price))
             by_start.setdefault(one, []).append((price, identity))
-            by_month.setdefault(month, []).append((price, identity, other))
+            by_zone.setdefault(other.zone, []).append((price, identity))
         files[f"journeys/{month}.csv"] = _table(("journey", "day", "start", "end", "cents"), rows, False)
-    starts = rng.sample([stop for stop in network.stops if stop in by_start and "," not in stop.name], ASKED)
-    chosen = [(month, rng.choice(by_month[month])[2]) for month in rng.sample(months, ASKED)]
+    # Without a comma, the name of a stop is a column of its table.
+    many = [stop for stop, rows in by_start.items() if len(rows) >= _FEWEST_JOURNEYS and "," not in stop.name]
+    zones = sorted(zone for zone, rows in by_zone.items() if len(rows) >= _FEWEST_JOURNEYS)
     return [
-        asked_together([_dearest_journey(stop, max(by_start[stop])[1]) for stop in starts]),
-        asked_together([_cheapest_arrival(month, stop, by_month[month]) for month, stop in chosen]),
+        asked_together([_dearest_journey(stop, max(by_start[stop])[1]) for stop in rng.sample(many, ASKED)]),
+        asked_together([_cheapest_arrival(zone, min(by_zone[zone])[1]) for zone in rng.sample(zones, ASKED)]),
     ]
 
 
@@ -509,14 +516,14 @@ def _dearest_journey(stop: _Stop, journey: str) -> Question:
     )
 
 
-def _cheapest_arrival(month: str, stop: _Stop, rows: Sequence[tuple[int, str, _Stop]]) -> Question:
-    program = f"FNR == NR {{ if ($NF == {stop.zone}) z[$1]; next }} FNR > 1 && ($4 in z) {{ print $5, $1 }}"
+def _cheapest_arrival(zone: int, journey: str) -> Question:
+    program = f"FNR == NR {{ if ($NF == {zone}) z[$1]; next }} FNR > 1 && ($4 in z) {{ print $5, $1 }}"
     return Question(
         "cheapest-arrival",
-        f"Which journey in journeys/{month}.csv cost least of those that ended in zone {stop.zone}?",
-        min((price, identity) for price, identity, end in rows if end.zone == stop.zone)[1],
+        f"Which journey in journeys/ cost least of those that ended in zone {zone}?",
+        journey,
         [
-            f"head -2 data/stops.csv journeys/{month}.csv",
-            f"awk -F, '{program}' data/stops.csv journeys/{month}.csv | sort -n | sed -n '1s/.* //p'",
+            "head -2 data/stops.csv journeys/* | head -20",
+            f"awk -F, '{program}' data/stops.csv journeys/* | sort -n | sed -n '1s/.* //p'",
         ],
     )
