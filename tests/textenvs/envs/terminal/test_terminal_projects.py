@@ -1,6 +1,7 @@
 """Every fault of every template breaks a check by itself, and its repair mends it."""
 
 import functools
+import itertools
 import random
 from collections import Counter
 from dataclasses import replace
@@ -63,6 +64,7 @@ def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
         assert project.about == other.about
         assert [fault.kind for fault in project.faults] == [fault.kind for fault in other.faults]
         work = wait_for(project.state(shell)).project
+        assert passes(shell, work, project, random.Random(seed))
         programs = {path: text for path, text in other.files.items() if path not in project.fixed}
         written = work.changed(dict(Tree.of(programs, modes=other.modes)))
         assert not passes(shell, written, project, random.Random(seed))
@@ -70,6 +72,39 @@ def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
 
 def other_rules(draw_options, rng, rules):
     return draw_options(random.Random(rng.getrandbits(64) + 1), rules)
+
+
+def audit_options(name, numbers, monkeypatch):
+    """Check that a healthy project passes where each rule has the option of a number, modulo how many it has.
+
+    ``numbers`` are tried in their order, until no rule has so many options.
+    """
+    shell, most = shell_of(ShellLimits()), 1
+
+    def numbered_options(rng, rules):
+        nonlocal most
+        rng.getrandbits(64)
+        most = max(most, *(len(rule.options) for rule in rules))
+        return {rule.name: rule.options[number % len(rule.options)] for rule in rules}
+
+    monkeypatch.setattr(variation, "draw_options", numbered_options)
+    for number in numbers:
+        project = TEMPLATES[name](random.Random(0))
+        if number >= most:
+            break
+        outcome = wait_for(verify(shell, wait_for(project.state(shell)).project, project, random.Random(number)))
+        assert all(outcome.values()), (number, outcome)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_first_options_of_rules_agree_with_programs(name, monkeypatch):
+    audit_options(name, range(2), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_later_options_of_rules_agree_with_programs(name, monkeypatch):
+    audit_options(name, itertools.count(2), monkeypatch)
 
 
 def test_all_files_have_one_time():

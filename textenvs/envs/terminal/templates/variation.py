@@ -152,7 +152,18 @@ class Variant:
 
     def text(self, program: str) -> str:
         """Return a program's text with the drawn identifiers, names and code of rules in it."""
-        codes = {rule.key: self._renamed(self.chosen[rule.name].code) for rule in self.rules}
+        return self._text(program, self.chosen)
+
+    def outdated(self, program: str) -> str:
+        """Return the text of an old copy of a program: each rule has the option behind the drawn one."""
+        options = dict[str, Option]()
+        for rule in self.rules:
+            number = rule.options.index(self.drawn[rule.name])
+            options[rule.name] = rule.options[(number + 1) % len(rule.options)]
+        return self._text(program, options)
+
+    def _text(self, program: str, options: Mapping[str, Option]) -> str:
+        codes = {name.replace("-", "_"): self._renamed(option.code) for name, option in options.items()}
         return filled(self._renamed(program), {**self.names, **codes})
 
     def words(self, text: str) -> str:

@@ -212,7 +212,8 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     files |= {"etc/zones.txt": table, "etc/daysoff.txt": variant.words(DAYS_OFF)}
     files |= {"docs/calendars.md": variant.words(FORMAT), "docs/notes.md": notes(rng, "Notes", 9)}
     rows = "".join(f"    {line}\n" for line in table.splitlines())
-    files["docs/zones.md"] = f"# Zones\n\nWhat was agreed with the other offices, all year round:\n\n{rows}"
+    agreed = "Offsets from UTC that were agreed with the other offices, all year round:"
+    files["docs/zones.md"] = f"# Zones\n\n{agreed}\n\n{rows}"
     questions = _questions(rng, files, office)
     fixed = frozenset(path for path in files if path.startswith("calendars/"))
 

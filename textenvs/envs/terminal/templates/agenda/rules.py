@@ -36,7 +36,7 @@ RULES = (
             ),
             Option(
                 "return None",
-                "An event of a day that a month does not have does not take place, and does not count.",
+                "An event of a day that a month does not have does not take place.",
                 lambda year, month: None,
             ),
             Option(
@@ -53,12 +53,14 @@ RULES = (
         [
             Option(
                 "number < event.count",
-                "A day on which an event does not take place is one of its number of times.",
+                "What does not take place because of EXCEPT, or because its month lacks the day, is one of the "
+                "number of times.",
                 True,
             ),
             Option(
                 "count < event.count",
-                "A day on which an event does not take place is none of its number of times: it is made up for.",
+                "What does not take place because of EXCEPT, or because its month lacks the day, is none of the "
+                "number of times: the event goes on for longer.",
                 False,
             ),
         ],
@@ -77,7 +79,11 @@ RULES = (
         "@app@/repeat.py",
         "What falls on a day off is in the agenda where nobody expects it.",
         [
-            Option("continue", "What falls on a day off does not take place, but counts.", lambda day, off: None),
+            Option(
+                "continue",
+                "What falls on a day off does not take place, but is one of the number of times.",
+                lambda day, off: None,
+            ),
             Option("planned = off.next(planned)", "What falls on a day off is on the next working day.", _next),
             Option(
                 "planned = off.next(planned, -1)",

@@ -1,6 +1,6 @@
 """Files of the template `agenda`; what stands between @ is drawn."""
 
-#: Names of zones, and minutes that they are before UTC.
+#: Names of zones, and their offsets from UTC in minutes.
 ZONES = {
     "bern": 60,
     "delhi": 330,
@@ -156,7 +156,7 @@ class DaysOff:
         return planned
 '''
 
-ZONES_TEXT = '''"""Zones, as minutes before UTC."""
+ZONES_TEXT = '''"""Zones, as offsets from UTC in minutes."""
 from datetime import timedelta
 
 from settings import ROOT
@@ -284,18 +284,23 @@ A calendar is a file that ends with `.txt`, in a folder or in one of the folders
 
     DAY@sep@TIME@sep@ZONE@sep@LENGTH@sep@REPEAT@sep@TAG@sep@EXCEPT@sep@TITLE
 
-- ZONE is the one in which DAY and TIME are; `etc/zones.txt` says how far each is before UTC.
+- ZONE is the one in which DAY and TIME are; `etc/zones.txt` has the offset of each from UTC.
 - LENGTH is such as `45m`, `2h` or `1h30m`.
 - REPEAT is `once`, or how often and how many times: `daily 4`, `weekly 6`, `monthly 12`, `yearly 3`; `weekly/2 6` is
   every two weeks. Days are counted from DAY, in the event's zone, and so are days off.
-- EXCEPT has days on which it does not take place, with commas between them. It may be empty.
+- EXCEPT has days on which it does not take place, with commas between them. It may be empty. These are days of
+  the repetition (in a month that lacks the day, the one in its place), before a day off moves them: what is moved onto
+  one of them takes place.
 - TITLE may have anything in it, the separator as well.
 
-Empty lines and lines that begin with `#` are no events. The same event in two calendars takes place once.
+Empty lines and lines that begin with `#` are no events. What has the same day, times, title and tag takes place once,
+be it the same event in two calendars, or repetitions of one event that were moved onto one day.
+
+All programs read a folder, the day FROM, and a number of days, and leave out what begins before FROM.
 
 `bin/agenda` marks with `!` what begins while another event of the day goes on. `bin/free` has a line for each working
-day, without what goes on after midnight of the day before, between `opens` and `closes` of `etc/agenda.conf`; a free
-time has at least `shortest` minutes.
+day, with its free times between `opens` and `closes` of `etc/agenda.conf`. What began the day before and goes on after
+midnight is not free. A free time has at least `shortest` minutes.
 
 The office is in @zone@, and open from @opens@ to @closes@. Nobody plans anything for less than @shortest@ minutes.
 """

@@ -34,8 +34,8 @@ class _Package:
     optional: Sequence[tuple[str, _Limit | None]] = ()
     status: str = ""
 
-    def manifest(self, rng: random.Random) -> str:
-        """Return its manifest, in one of the forms in which people write it."""
+    def manifest(self, rng: random.Random, capital: bool) -> str:
+        """Return its manifest, in one of the forms in which people write it; ``capital`` is for its keys."""
         needs, optional = (
             [name if limit is None else f"{name} {limit[0]} {limit[1]}" for name, limit in demands]
             for demands in (self.needs, self.optional)
@@ -54,7 +54,7 @@ class _Package:
             f"status: {self.status}",
             f"optional: {', '.join(optional)}",
         ]
-        if rng.random() < 0.5:
+        if capital:
             lines = [line[0].upper() + line[1:] for line in lines]
             needs_lines[0] = needs_lines[0].capitalize()
         return "\n".join(lines[:1] + needs_lines + lines[1:]) + "\n"
@@ -155,7 +155,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     files |= {"docs/store.md": FORMAT, "docs/notes.md": notes(rng, "Notes on the store", 11)}
     for name in rng.sample(GOODS, 4):
         package = _Package(name, f"{rng.randint(1, 3)}.{rng.randint(0, 12)}", rng.randint(100, 9000))
-        files |= {f"{names['store']}/{path}": text for path, text in _folder(rng, package).items()}
+        files |= {f"{names['store']}/{path}": text for path, text in _folder(rng, package, rng.random() < 0.5).items()}
     questions = _questions(rng, files)
     fixed = frozenset(path for path in files if path.startswith((f"{names['store']}/", "lists/", "downloads/")))
 
@@ -197,7 +197,12 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
     ]
 
 
-def _folder(rng: random.Random, package: _Package) -> dict[str, str]:
+def _capitals(rng: random.Random, count: int) -> list[bool]:
+    """Draw for some packages if the keys of their manifests have capitals: one at least has, and one has not."""
+    return rng.sample([True, False, *(rng.random() < 0.5 for _ in range(count - 2))], count)
+
+
+def _folder(rng: random.Random, package: _Package, capital: bool) -> dict[str, str]:
     """Return the files of a package, by path: names with spaces, upper case, hidden ones, and a manifest."""
     folder = f"{package.name}-{package.version}"
     texts = {
@@ -207,15 +212,15 @@ def _folder(rng: random.Random, package: _Package) -> dict[str, str]:
         f".{token(rng, 5)}": token(rng, 24) * 9 + "\n",
         f"doc/{token(rng, 5)}.md": token(rng, 40) * rng.randint(9, 40) + "\n",
     }
-    return {f"{folder}/{path}": text for path, text in {**texts, "manifest": package.manifest(rng)}.items()}
+    return {f"{folder}/{path}": text for path, text in {**texts, "manifest": package.manifest(rng, capital)}.items()}
 
 
 def _resolution(rng: random.Random, variant: Variant) -> Check:
     """Draw a store in which each rule and each limit decides something; some names cannot be installed."""
-    words = rng.sample(GOODS, 19)
+    words = rng.sample(GOODS, 20)
     words = [f"{word}-{rng.choice(SERVICES)}" if rng.random() < 0.5 else word for word in words]
     top, other, first, second, label, plain, extra, deep, deeper, one, two, *rest = words
-    ring, circle, below, zeros, *parts = rest
+    ring, circle, outer, below, zeros, *parts = rest
     minor = rng.randint(2, 8)
     packages = [
         *(_Package(top, version) for version in ("1.0", "1.7", "3.5")),
@@ -248,6 +253,7 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
         _Package(second, f"2.1.{rng.randint(4, 9)}"),
         _Package(ring, "1.0", needs=[(circle, None)]),
         _Package(circle, "1.3", needs=[(ring, None)]),
+        _Package(outer, "1.1", needs=[(circle, None)]),
         *(_Package(name, "2.0") for name in (below, zeros)),
     ]
     sizes = rng.sample(range(100, 9999), len(packages))
@@ -262,6 +268,7 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
         [(second, ("~", "2.1.3"))],
         [(below, ("<", "2")), (first, None)],
         [(ring, None)],
+        [(outer, None)],
         [(f"x{missing}".translate(str.maketrans("0123456789", "ghijklmnop")), None)],
     ]
     rng.shuffle(requests)
@@ -271,7 +278,10 @@ def _resolution(rng: random.Random, variant: Variant) -> Check:
         " ".join(["bin/resolve $IN/store", *(f"'{name}{''.join(limit or ())}'" for name, limit in roots)])
         for roots in requests
     )
-    inputs = {f"store/{one.name}-{one.version}/manifest": one.manifest(rng) for one in store}
+    inputs = {
+        f"store/{one.name}-{one.version}/manifest": one.manifest(rng, capital)
+        for one, capital in zip(store, _capitals(rng, len(store)), strict=True)
+    }
     return Check("resolve", "; ".join(f'{command}; echo "status $?"' for command in commands), expected, inputs)
 
 
@@ -285,7 +295,9 @@ def _index(rng: random.Random, variant: Variant) -> Check:
         _Package(f"{other}-{rng.choice(SERVICES)}", f"1.{rng.randint(0, 9)}"),
         _Package(third, f"3.{rng.randint(0, 9)}"),
     ]
-    contents = [_folder(rng, package) for package in drawn]
+    contents = [
+        _folder(rng, package, capital) for package, capital in zip(drawn, [*_capitals(rng, 3), False], strict=True)
+    ]
     sizes, sums = zip(*(_figures(variant, files) for files in contents), strict=True)
     lines = [
         (package.name, package.version, f"{package.name} {package.version} {size} {digest}")

@@ -83,17 +83,20 @@ RULES = (
         [
             Option(
                 "ready = [min(waiting)]",
-                "Where packages need each other, the first one by name is installed first.",
+                "Where every package that is not in the list yet needs another such package, the first one of them by "
+                "name comes next.",
                 min,
             ),
             Option(
                 "ready = [max(waiting)]",
-                "Where packages need each other, the last one by name is installed first.",
+                "Where every package that is not in the list yet needs another such package, the last one of them by "
+                "name comes next.",
                 max,
             ),
             Option(
                 'raise Problem("circle of " + " ".join(sorted(waiting)))',
-                "Where packages need each other, nothing is installed: the answer is `circle of` and their names.",
+                "Where every package that is not in the list yet needs another such package, there is no list: the "
+                "answer is `circle of` and the names of these packages, in their order.",
                 None,
             ),
         ],

@@ -139,9 +139,9 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "@tools@/fill.py": FILL,
         "@tools@/say.py": SAY_PY,
         "@tools@/check.py": CHECK_PY,
-        "old/fill.py": FILL.replace("match[1] not in values", "not values.get(match[1])"),
     }
     files = variant.files(texts) | variant.document(rng)
+    files["old/fill.py"] = variant.outdated(FILL.replace("match[1] not in values", "not values.get(match[1])"))
     files["etc/plurals.txt"] = "".join(f"{name} {kind}\n" for name, kind in kinds.items())
     files |= {"docs/catalogues.md": variant.words(FORMAT), "docs/notes.md": notes(rng, "Notes of translators", 10)}
     questions = _questions(rng, files, variant)

@@ -149,7 +149,7 @@ RULES = (
                 Option(
                     f'<a class="{name}" href=', f"A link in a text has the class `{name}`.", f'<a class="{name}" href='
                 )
-                for name in ("in", "page", "own", "soft")
+                for name in ("in", "inner", "own", "soft")
             ),
         ],
     ),
