@@ -56,6 +56,18 @@ def fault_of_command(kind: str, symptom: str, looks: Sequence[str], command: str
     return Fault(kind, symptom, looks, repair, command=command)
 
 
+def lost_permission(path: str, looks: Sequence[str] = (), symptom: str = "It cannot be started.") -> Fault:
+    """Return the fault of a program that cannot be executed."""
+    looks = [*looks, f"ls -l {path.rpartition('/')[0]}"]
+    return Fault("permission", symptom, looks, f"chmod +x {path}", modes={path: 0o644})
+
+
+def carriage_returns(path: str, symptom: str, looks: Sequence[str]) -> Fault:
+    """Return the fault of a table whose lines end as those of another system."""
+    looks = [*looks, f"cat -A {path}"]
+    return Fault("crlf", symptom, looks, rf"sed -i 's/\r$//' {path}", command=rf"sed -i 's/$/\r/' {path}")
+
+
 def asked_together(questions: Sequence[Question]) -> Question:
     """Return the question after several answers of one kind.
 

@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, GOODS, asked_together, fault_of_edits, notes, person, token
+from ..parts import (
+    ASKED,
+    GOODS,
+    asked_together,
+    carriage_returns,
+    fault_of_edits,
+    lost_permission,
+    notes,
+    person,
+    token,
+)
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -223,21 +233,17 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 
 
 def _file_faults(codes: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
-    looks = [*looks, "cat docs/chart.md", "cat -A etc/chart.tsv"]
+    looks = [*looks, "cat docs/chart.md"]
     swapped = [("2010", "5010"), ("5010", "2010")]
     return [
         fault_of_edits(
             "swapped-codes",
             "The balances of two accounts cannot be right, say the accountants.",
             [("etc/chart.tsv", f"{code}\t{codes[code]}\n", f"{code}\t{codes[other]}\n") for code, other in swapped],
-            looks,
+            [*looks, "cat etc/chart.tsv"],
         ),
-        Fault(
-            "crlf",
-            "Some accounts are in the balances twice, though their names look the same.",
-            looks,
-            r"sed -i 's/\r$//' etc/chart.tsv",
-            command=r"sed -i 's/$/\r/' etc/chart.tsv",
+        carriage_returns(
+            "etc/chart.tsv", "Some accounts are in the balances twice, though their names look the same.", looks
         ),
         Fault(
             "missing-chart",
@@ -246,13 +252,7 @@ def _file_faults(codes: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
             r"""awk -F' *[|] *' '/^[|] [0-9]/ { print $2 "\t" $3 }' docs/chart.md > etc/chart.tsv""",
             removed=["etc/chart.tsv"],
         ),
-        Fault(
-            "permission",
-            "It cannot be started.",
-            ["ls -l bin", *looks[:1]],
-            "chmod +x bin/ledger",
-            modes={"bin/ledger": 0o644},
-        ),
+        lost_permission("bin/ledger"),
     ]
 
 

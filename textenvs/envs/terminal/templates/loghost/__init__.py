@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, SERVICES, asked_together, filled, notes, person, requests, token
+from ..parts import ASKED, SERVICES, asked_together, carriage_returns, filled, notes, person, requests, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -104,12 +104,10 @@ def _file_faults(rng: random.Random, site: _Site, looks: Sequence[str]) -> list[
         for request in requests(rng, size // 60, list(site.hosts.values()), lambda: f"/debug/{token(rng)}")
     )
     return [
-        Fault(
-            "crlf",
+        carriage_returns(
+            f"{etc}/hosts.tsv",
             "The names of hosts in the summary do not match those of the inventory, though they look the same.",
-            [*looks, f"cat -A {etc}/hosts.tsv"],
-            rf"sed -i 's/\r$//' {etc}/hosts.tsv",
-            command=rf"sed -i 's/$/\r/' {etc}/hosts.tsv",
+            looks,
         ),
         Fault(
             "bom",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, COLOURS, FIRST_NAMES, GOODS, SURNAMES, asked_together, notes, token
+from ..parts import ASKED, CITIES, COLOURS, FIRST_NAMES, GOODS, SURNAMES, asked_together, lost_permission, notes, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -264,13 +264,7 @@ def _file_faults(variant: Variant, looks: Sequence[str]) -> list[Fault]:
             f"(sed '$d; s/__/--/' old/body.sed; echo {quote(variant.text('@quoted_lines@'))}) > {path}",
             removed=[path],
         ),
-        Fault(
-            "permission",
-            "make ends with an error.",
-            ["make index OUT=/tmp/o", "ls -l bin"],
-            "chmod +x bin/deliver",
-            modes={"bin/deliver": 0o644},
-        ),
+        lost_permission("bin/deliver", ["make index OUT=/tmp/o"], "make ends with an error."),
     ]
 
 

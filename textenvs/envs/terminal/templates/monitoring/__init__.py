@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, FIRST_NAMES, SERVICES, asked_together, notes, token
+from ..parts import ASKED, FIRST_NAMES, SERVICES, asked_together, carriage_returns, lost_permission, notes, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -290,12 +290,10 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 def _file_faults(names: Mapping[str, object], looks: Sequence[str]) -> list[Fault]:
     etc, lib = names["etc"], names["lib"]
     return [
-        Fault(
-            "crlf",
+        carriage_returns(
+            f"{etc}/rota.txt",
             "The telephone rejects the names of those who are to be called, though they look right.",
-            [*looks, f"cat -A {etc}/rota.txt"],
-            rf"sed -i 's/\r$//' {etc}/rota.txt",
-            command=rf"sed -i 's/$/\r/' {etc}/rota.txt",
+            looks,
         ),
         Fault(
             "missing-units",
@@ -304,13 +302,7 @@ def _file_faults(names: Mapping[str, object], looks: Sequence[str]) -> list[Faul
             f"sed 's/1024 [*] 1000/1024 * 1024/; s/= 100 }}/= 1000 }}/' old/units.awk > {lib}/units.awk",
             removed=[f"{lib}/units.awk"],
         ),
-        Fault(
-            "permission",
-            "It cannot be started.",
-            ["ls -l bin"],
-            "chmod +x bin/monitor",
-            modes={"bin/monitor": 0o644},
-        ),
+        lost_permission("bin/monitor"),
         Fault(
             "unreadable-file",
             "Alerts are listed that should be silenced; an error is printed.",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, GOODS, TOWNS, asked_together, fault_of_edits, notes, token
+from ..parts import ASKED, CITIES, GOODS, TOWNS, asked_together, fault_of_edits, lost_permission, notes, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -406,7 +406,7 @@ def _other_faults(variant: Variant, files: Mapping[str, str], looks: Sequence[st
             f"sed 's/CROSS JOIN/LEFT JOIN/; s/{_OLD_ORDER}/{order}/' sql/zones.sql.old > sql/zones.sql",
             removed=["sql/zones.sql"],
         ),
-        Fault("permission", "It cannot be started.", ["ls -l bin"], "chmod +x bin/trips", modes={"bin/trips": 0o644}),
+        lost_permission("bin/trips"),
     ]
 
 
