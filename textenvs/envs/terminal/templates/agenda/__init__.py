@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, GOODS, TOWNS, asked_together, notes, person, token
+from ..parts import ASKED, GOODS, TOWNS, asked_together, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -252,13 +252,7 @@ def _faults_of_files(variant: Variant, files: Mapping[str, str], looks: Sequence
             "sed -n 's/^    //p' docs/zones.md > etc/zones.txt",
             removed=["etc/zones.txt"],
         ),
-        Fault(
-            "permission",
-            "It cannot be started.",
-            [*looks, "ls -l bin"],
-            "chmod +x bin/occurrences",
-            modes={"bin/occurrences": 0o644},
-        ),
+        lost_permission("bin/occurrences", looks),
     ]
 
 

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, GOODS, asked_together, notes, person, token
+from ..parts import ASKED, CITIES, GOODS, asked_together, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -113,7 +113,7 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
             f"rm {shadow}",
             added={shadow: '"""Operators, for a later version."""\n\nSIGNS = ("+", "-", "*")\n'},
         ),
-        Fault("permission", "It cannot be started.", [*looks, "ls -l bin"], f"chmod +x {lang}", modes={lang: 0o644}),
+        lost_permission(lang, looks),
     ]
 
 

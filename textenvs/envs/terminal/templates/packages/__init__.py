@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, GOODS, SERVICES, asked_together, day, notes, person, token
+from ..parts import ASKED, GOODS, SERVICES, asked_together, day, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -187,13 +187,7 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
             f"rm {shadow}",
             added={shadow: '"""Types of packages, for a later version."""\n\nTYPES = ("program", "library")\n'},
         ),
-        Fault(
-            "permission",
-            "Nothing can be compared any more.",
-            [*looks, "ls -l bin"],
-            "chmod +x bin/index",
-            modes={"bin/index": 0o644},
-        ),
+        lost_permission("bin/index", looks, "Nothing can be compared any more."),
     ]
 
 

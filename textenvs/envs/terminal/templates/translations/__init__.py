@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, COLOURS, GOODS, TOWNS, asked_together, day, notes, person, token
+from ..parts import ASKED, CITIES, COLOURS, GOODS, TOWNS, asked_together, day, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -182,9 +182,7 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
             "sed -n 's/^    //p' docs/catalogues.md > etc/plurals.txt",
             removed=["etc/plurals.txt"],
         ),
-        Fault(
-            "permission", "It cannot be started.", [*looks, "ls -l bin"], "chmod +x bin/say", modes={"bin/say": 0o644}
-        ),
+        lost_permission("bin/say", looks),
     ]
 
 
