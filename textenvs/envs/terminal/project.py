@@ -23,7 +23,7 @@ from ...sandbox.shell import CLOCK_S
 #: CPU seconds of a process of a check.
 _CHECK_CPU_S = 3
 #: Seconds of a check, which depend on what else the machine does.
-_CHECK_S = 10.0
+_CHECK_S = 20.0
 #: The index of the project's repository.
 _INDEX = ".git/index"
 #: MiB and files for the inputs of a check, beside those of the project.
