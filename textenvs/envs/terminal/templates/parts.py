@@ -62,6 +62,11 @@ def lost_permission(path: str, looks: Sequence[str] = (), symptom: str = "It can
     return Fault("permission", symptom, looks, f"chmod +x {path}", modes={path: 0o644})
 
 
+def file_in_the_way(path: str, text: str, looks: Sequence[str], symptom: str, kind: str = "shadowed-module") -> Fault:
+    """Return the fault of a new file that is read in the place of another one."""
+    return Fault(kind, symptom, [*looks, f"cat {path}"], f"rm {path}", added={path: text})
+
+
 def carriage_returns(path: str, symptom: str, looks: Sequence[str]) -> Fault:
     """Return the fault of a table whose lines end as those of another system."""
     looks = [*looks, f"cat -A {path}"]

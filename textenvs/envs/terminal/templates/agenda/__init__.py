@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, GOODS, TOWNS, asked_together, lost_permission, notes, person, token
+from ..parts import ASKED, GOODS, TOWNS, asked_together, file_in_the_way, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -238,12 +238,11 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 def _faults_of_files(variant: Variant, files: Mapping[str, str], looks: Sequence[str]) -> list[Fault]:
     shadow = f"{variant.names['app']}/calendar.py"
     return [
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            shadow,
+            '"""The calendar of feasts, for later."""\n\nFEASTS = ("12-25", "12-26")\n',
+            looks,
             "It ends with an ImportError before it reads anything.",
-            [*looks, f"cat {shadow}"],
-            f"rm {shadow}",
-            added={shadow: '"""The calendar of feasts, for later."""\n\nFEASTS = ("12-25", "12-26")\n'},
         ),
         Fault(
             "missing-table",

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, GOODS, asked_together, lost_permission, notes, person, token
+from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -99,19 +99,18 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
             f"sed {quote(rule)} {old} > {calendar}",
             removed=[calendar],
         ),
-        Fault(
-            "overriding-file",
+        file_in_the_way(
+            stray,
+            variant.words("@mark@ For the test of March.\n@def@ plural(n, one, many) = one + many\n"),
+            looks,
             "A function of the library has another result than its source says.",
-            [*looks, f"cat {stray}"],
-            f"rm {stray}",
-            added={stray: variant.words("@mark@ For the test of March.\n@def@ plural(n, one, many) = one + many\n")},
+            "overriding-file",
         ),
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            shadow,
+            '"""Operators, for a later version."""\n\nSIGNS = ("+", "-", "*")\n',
+            looks,
             "It ends with an error before it reads a script.",
-            [*looks, f"cat {shadow}"],
-            f"rm {shadow}",
-            added={shadow: '"""Operators, for a later version."""\n\nSIGNS = ("+", "-", "*")\n'},
         ),
         lost_permission(lang, looks),
     ]

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, asked_together, fault_of_edits, notes, person, token
+from ..parts import ASKED, CITIES, asked_together, fault_of_edits, file_in_the_way, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -71,12 +71,11 @@ def _import_faults(variant: Variant, looks: Sequence[str]) -> list[Fault]:
     end = 'minute of the end)."""'
     run = [*looks, f"echo 'leap 2024' > /tmp/c; ./{package} /tmp/c"]
     return [
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            "json.py",
+            '"""Notes on the format of exports, for later."""\n\nFORMAT = "lines"\n',
+            run,
             "It ends with an AttributeError in a module that nobody has changed.",
-            [*run, "cat json.py"],
-            "rm json.py",
-            added={"json.py": '"""Notes on the format of exports, for later."""\n\nFORMAT = "lines"\n'},
         ),
         fault_of_edits(
             "circular-import",

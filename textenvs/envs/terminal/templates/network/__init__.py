@@ -12,7 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, GOODS, TOWNS, asked_together, fault_of_edits, lost_permission, notes, token
+from ..parts import (
+    ASKED,
+    CITIES,
+    GOODS,
+    TOWNS,
+    asked_together,
+    fault_of_edits,
+    file_in_the_way,
+    lost_permission,
+    notes,
+    token,
+)
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -295,7 +306,7 @@ class _Answers:
             ("hubs", hubs),
         ]
         mark = variant["row-mark"]
-        return [(command, mark.join("/".join(map(str, row)) for row in found)) for command, found in rows]
+        return [(command, mark.join("/".join(map(str, row)) for row in answers)) for command, answers in rows]
 
 
 def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
@@ -392,12 +403,11 @@ def _other_faults(variant: Variant, files: Mapping[str, str], looks: Sequence[st
             [(f"{code}/search.py", variant.text(old), variant.text(new)) for old, new in settled],
             [*looks, f"cat {code}/search.py"],
         ),
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            f"{code}/csv.py",
+            '"""How tables are written."""\n\nMARK, QUOTE = ",", "\\""\n',
+            looks,
             "It ends with an AttributeError in a module that nobody has changed.",
-            [*looks, f"ls {code}"],
-            f"rm {code}/csv.py",
-            added={f"{code}/csv.py": '"""How tables are written."""\n\nMARK, QUOTE = ",", "\\""\n'},
         ),
         Fault(
             "missing-query",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, GOODS, SERVICES, asked_together, day, lost_permission, notes, person, token
+from ..parts import ASKED, GOODS, SERVICES, asked_together, day, file_in_the_way, lost_permission, notes, person, token
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -180,12 +180,11 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
     shadow = f"{variant.names['lib']}/types.py"
     return [
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            shadow,
+            '"""Types of packages, for a later version."""\n\nTYPES = ("program", "library")\n',
+            looks,
             "It ends with an ImportError before it reads a manifest.",
-            [*looks, f"cat {shadow}"],
-            f"rm {shadow}",
-            added={shadow: '"""Types of packages, for a later version."""\n\nTYPES = ("program", "library")\n'},
         ),
         lost_permission("bin/index", looks, "Nothing can be compared any more."),
     ]

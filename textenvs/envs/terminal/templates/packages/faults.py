@@ -41,8 +41,8 @@ EDITS = (
         "last-limit-wins",
         "Where two packages need a third one, the result depends on their order.",
         "@lib@/choose.py",
-        "demands(package):\n                wanted.setdefault(name, []).append(limit)\n",
-        "demands(package):\n                wanted[name] = [limit]\n",
+        "demands(package):\n                needed.setdefault(name, []).append(limit)\n",
+        "demands(package):\n                needed[name] = [limit]\n",
     ),
     (
         "direct-needs-only",
@@ -55,8 +55,8 @@ EDITS = (
         "root-limit-lost",
         "Who asks for a certain version gets another one.",
         "@lib@/choose.py",
-        "            wanted.setdefault(name, []).append(limit)\n        for package",
-        "            wanted.setdefault(name, [])\n        for package",
+        "            needed.setdefault(name, []).append(limit)\n        for package",
+        "            needed.setdefault(name, [])\n        for package",
     ),
     (
         "dependents-first",

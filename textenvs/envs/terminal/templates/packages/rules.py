@@ -194,6 +194,6 @@ RULES = (
 )
 
 IDENTIFIERS = (
-    "fields entries read rank label fits bound candidates limits limit demands roots wanted picked order "
+    "fields entries read rank label fits bound candidates limits limit demands roots needed picked order "
     "waiting ready following contents before place packages"
 )

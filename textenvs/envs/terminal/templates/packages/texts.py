@@ -65,7 +65,7 @@ END {
 }
 """
 
-MANIFEST = '''"""Manifests: lines of KEY: VALUE; a line that begins with a space goes on with the value above it."""
+MANIFEST = '''"""Manifests: lines of KEY: VALUE; a line that begins with a space continues the value above it."""
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,7 +141,7 @@ from versions import fits, numbers, rank
 
 
 class Problem(Exception):
-    """What is asked for cannot be installed; its words are printed."""
+    """An error whose message is printed: these packages cannot be installed."""
 
 
 def pick(store, name, limits):
@@ -163,13 +163,13 @@ def choose(store, roots):
     """Return the package of each name; all limits of chosen packages hold."""
     chosen = {}
     while True:
-        wanted = {}
+        needed = {}
         for name, *limit in roots:
-            wanted.setdefault(name, []).append(limit)
+            needed.setdefault(name, []).append(limit)
         for package in chosen.values():
             for name, *limit in demands(package):
-                wanted.setdefault(name, []).append(limit)
-        picked = {name: pick(store, name, wanted[name]) for name in sorted(wanted)}
+                needed.setdefault(name, []).append(limit)
+        picked = {name: pick(store, name, needed[name]) for name in sorted(needed)}
         if picked == chosen:
             return chosen
         chosen = picked
@@ -214,7 +214,7 @@ sys.exit(main())
 FORMAT = """# The store
 
 A package is a folder of the store with a `manifest` and files. A manifest has lines of `KEY: VALUE`, in any
-case of letters; a line that begins with a space goes on with the value above it, and a value may have colons in
+case of letters; a line that begins with a space continues the value above it, and a value may have colons in
 it.
 
 - `name` and `version`: the folder's name is no matter. A version has numbers with dots between them, and

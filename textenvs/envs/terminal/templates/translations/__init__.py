@@ -10,7 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, CITIES, COLOURS, GOODS, TOWNS, asked_together, day, lost_permission, notes, person, token
+from ..parts import (
+    ASKED,
+    CITIES,
+    COLOURS,
+    GOODS,
+    TOWNS,
+    asked_together,
+    day,
+    file_in_the_way,
+    lost_permission,
+    notes,
+    person,
+    token,
+)
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -168,12 +181,11 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
 def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
     shadow = f"{variant.names['tools']}/shlex.py"
     return [
-        Fault(
-            "shadowed-module",
+        file_in_the_way(
+            shadow,
+            '"""Lexicons, for a later version."""\n\nFOLDER = "lexicons"\n',
+            looks,
             "It ends with an AttributeError before it prints a message.",
-            [*looks, f"cat {shadow}"],
-            f"rm {shadow}",
-            added={shadow: '"""Lexicons, for a later version."""\n\nFOLDER = "lexicons"\n'},
         ),
         Fault(
             "missing-table",

@@ -147,8 +147,8 @@ EDITS = (
         "hyphen-in-language",
         "Users of some programs see the source language.",
         "@tools@/say.py",
-        'languages(wanted.replace("-", "_"))',
-        "languages(wanted)",
+        'languages(locale.replace("-", "_"))',
+        "languages(locale)",
     ),
     (
         "no-fallback",

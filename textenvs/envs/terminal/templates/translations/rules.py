@@ -160,17 +160,17 @@ RULES = (
         "Messages are printed in a language that nobody chose.",
         [
             Option(
-                "[wanted, general, SOURCE]",
+                "[locale, general, SOURCE]",
                 "A message that is missing in `de_CH` is looked for in `de`, then in the source language.",
                 lambda exact, general, source: [exact, general, source],
             ),
             Option(
-                "[wanted, SOURCE, general]",
+                "[locale, SOURCE, general]",
                 "A message that is missing in `de_CH` is looked for in the source language, then in `de`.",
                 lambda exact, general, source: [exact, source, general],
             ),
             Option(
-                "[wanted, SOURCE]",
+                "[locale, SOURCE]",
                 "A message that is missing in `de_CH` is looked for in the source language alone.",
                 lambda exact, general, source: [exact, source],
             ),
@@ -221,7 +221,7 @@ RULES = (
                 'return f"[{key}]"', "A message that is nowhere is printed such as `[key]`.", lambda _, key: f"[{key}]"
             ),
             Option(
-                'return f"{wanted}:{key}"',
+                'return f"{locale}:{key}"',
                 "A message that is nowhere is printed such as `de_CH:key`, with the language as it was asked for.",
                 lambda language, key: f"{language}:{key}",
             ),

@@ -159,9 +159,9 @@ from tables import plural, table
 SOURCE = "@source@"
 
 
-def languages(wanted):
+def languages(locale):
     """Return the languages in which a message is looked for."""
-    general = wanted.partition("_")[0]
+    general = locale.partition("_")[0]
     return @fallback_order@
 
 
@@ -175,8 +175,8 @@ def find(folder, language, key, values):
     return forms[form]
 
 
-def say(folder, wanted, key, values):
-    for language in languages(wanted.replace("-", "_")):
+def say(folder, locale, key, values):
+    for language in languages(locale.replace("-", "_")):
         message = find(folder, language, key, values)
         @empty_message@
             return fill(message, values)
@@ -186,9 +186,9 @@ def say(folder, wanted, key, values):
 def main():
     folder, requests = sys.argv[1:]
     for line in open(requests, encoding="utf-8"):
-        wanted, key, *pairs = shlex.split(line)
+        locale, key, *pairs = shlex.split(line)
         values = dict(pair.split("=", 1) for pair in pairs)
-        print(say(folder, wanted, key, values))
+        print(say(folder, locale, key, values))
 
 
 main()
