@@ -55,15 +55,14 @@ def makers(env_id: str, options: Mapping[str, Any]) -> dict[str, Callable[[], Te
     return factories or {"": functools.partial(make, env_id, **options)}
 
 
-def earnings(make_env: Callable[[], TextEnv[Any]], episodes: int = 200, *, seed: int = 0) -> list[Earning]:
-    """Let the scripts and then the attacks play the same tasks, at most as many as there are."""
-    with closing(make_env()) as env:
-        scripts = [script for script in SCRIPTS if has_script(env, script)]
-        attacks = [attack for attack in env.attacks() if "expert" in scripts or not attack.rehearse]
-    return [_earned(make_env, policy, episodes, seed) for policy in (*scripts, *attacks)]
+def scripted_policies(env: TextEnv[Any]) -> list[Script | Attack]:
+    """Return an environment's scripts, then the attacks that can play it."""
+    scripts = [script for script in SCRIPTS if has_script(env, script)]
+    return [*scripts, *(attack for attack in env.attacks() if "expert" in scripts or not attack.rehearse)]
 
 
-def _earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episodes: int, seed: int) -> Earning:
+def earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episodes: int, *, seed: int = 0) -> Earning:
+    """Let a script or an attack play tasks, the same for all of a seed, at most as many as there are."""
     name, says = (policy.name, policy.says) if isinstance(policy, Attack) else (policy, "")
     try:
         if isinstance(policy, Attack):
@@ -116,7 +115,7 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         yield Verdict("attacks", "skipped", "no scripted expert to compare them with", f"{len(attacks)} attacks")
         return
     for attack in attacks:
-        earning = _earned(subject.make_env, attack, subject.episodes, subject.seed)
+        earning = earned(subject.make_env, attack, subject.episodes, seed=subject.seed)
         if earning.cause:
             yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", earning.cause)
         else:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import docstring_parser
 
-from ..audit.earnings import Earning, earnings, makers
+from ..attack import Attack
+from ..audit.earnings import Earning, scripted_policies, earned, makers
 from ..audit.subject import mean
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
@@ -33,23 +37,41 @@ def run(arguments: argparse.Namespace) -> int:
     env.close()
     for part in (*_identity(arguments.id, env), _options(class_of(arguments.id), arguments.id), _facts(env)):
         if part:
-            print(f"{part}\n")
+            print(f"{part}\n", flush=True)
     levels = makers(arguments.id, options)
     if default := _default_level(env, levels, arguments.all_levels):
         levels = {default: levels[default]}
     for number, (level, make_env) in enumerate(levels.items()):
-        earned = earnings(make_env, arguments.episodes, seed=arguments.seed)
-        if number == 0 and earned[0].policy == "expert" and earned[0].records:
-            print(f"A conversation of the scripted expert\n\n{_conversation(earned[0].records[0])}\n")
-        print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(earned)}\n")
+        played = list[Earning]()
+        for earning in _played(make_env, arguments.episodes, arguments.seed):
+            if not played and number == 0 and earning.policy == "expert" and earning.records:
+                print(f"A conversation of the scripted expert\n\n{_conversation(earning.records[0])}\n", flush=True)
+            played.append(earning)
+        print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(played)}\n")
     if default and (rest := [level for level in env.levels if level != default]):
         print(f"Other levels ({', '.join(rest)}): level=NAME, or --all-levels.")
-    expert = earned[0]
+    expert = played[0]
     if expert.policy != "expert":
         print("It has no scripted expert: its class does not define demonstration(rng).")
     elif env.has_success and mean(expert.good) > 0 and not any(record.success for record in expert.good):
         print(f'No episode of the expert ended with stop="{SOLVED}", which is what counts as solved.')
     return 0
+
+
+def _played(make_env: Callable[[], TextEnv[Any]], episodes: int, seed: int) -> Iterator[Earning]:
+    """Let the scripts and attacks play, and say meanwhile which one does: in a shell some take minutes."""
+    with closing(make_env()) as env:
+        policies = scripted_policies(env)
+    terminal = sys.stderr.isatty()
+    for number, policy in enumerate(policies, 1):
+        name = policy.name if isinstance(policy, Attack) else policy
+        if terminal:
+            line = f"policy {number} of {len(policies)}, {name}, plays {plural(episodes, 'episode')}"
+            print(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+        earning = earned(make_env, policy, episodes, seed=seed)
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        yield earning
 
 
 def _default_level(env: TextEnv[Any], levels: Mapping[str, Any], every: bool) -> str:

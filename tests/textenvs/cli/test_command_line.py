@@ -140,6 +140,17 @@ def test_levels_that_options_exclude_are_left_out(words, levels, tmp_path, capsy
     assert (re.findall(r" level=(\w+)", out), err) == (levels, "")
 
 
+def test_describe_says_which_policy_plays(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    main(["describe", "gsm8k", "--episodes", "2"])
+    out, err = capsys.readouterr()
+    *_, table = out.split("mean return")
+    for name in ("expert", "careless", "random"):
+        assert f", {name}, plays 2 episodes" in err
+        assert re.search(rf"^\s*{name} ", table, re.MULTILINE)
+    assert err.endswith("\r\x1b[K")  # nothing of it stays
+
+
 def test_describe_shows_one_level(capsys):
     _, out, _ = command(capsys, "describe", "gsm8k", "--episodes", "2")  # textenv/ goes without saying
     assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ["easy"]
