@@ -144,6 +144,28 @@ class DayRangeCounts(ListsCount):
         )
 
 
+def digits(rng):
+    code = str(rng.integers(40))
+    return f"The code is {code}. Say it.", code, {}
+
+
+class GuessedByChance(Toy):
+    """A code of forty: of few episodes more than one in twenty may be guessed, of many fewer are."""
+
+    turns = 1
+
+    make = staticmethod(digits)
+
+    def respond(self, reply):
+        return self.turn(visible_text(reply) == self.task.ground_truth, "No.")
+
+    def attacks(self):
+        return (*COMMON, always("seven", "says seven", "7"))
+
+    def demonstration(self, rng):
+        return self.task.ground_truth
+
+
 def wish(rng):
     return (
         f"It is about order W{rng.integers(1000, 9999)}. You can cancel, return, exchange or keep it.",
