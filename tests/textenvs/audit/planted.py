@@ -328,3 +328,10 @@ class NoExpert(CopyInTags):
     """An environment without an expert."""
 
     demonstration = TextEnv.demonstration
+
+
+class PaysEveryTurn(NoExpert):
+    """Pays for every short reply, whatever it says, and has no expert."""
+
+    def respond(self, reply):
+        return Turn([user("Go on.")], terms={"right": 0.1 * (len(visible_text(reply)) < 100), "wait": 0.0})

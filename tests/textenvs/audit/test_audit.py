@@ -17,6 +17,7 @@ from planted import (
     NoExpert,
     OneWorld,
     PatchedChecker,
+    PaysEveryTurn,
     RestatedCounts,
     Sound,
     ToldToFiller,
@@ -26,6 +27,7 @@ from planted import (
 
 from textenvs.audit import Subject, audit
 from textenvs.audit.earnings import failing_first, own_attacks, remembering, returns, unasked
+from textenvs.audit.odd_replies import odd_replies
 from textenvs.audit.programs import programs
 from textenvs.audit.search import Composition, learned_forms, search
 from textenvs.audit.subject import floor_of, mean, solved
@@ -129,6 +131,14 @@ def test_search_without_well_formed_answer_fails():
 def test_search_without_ceiling_fails():
     verdict = search(replace(subject(NoExpert), search=10))
     assert (verdict.status, "no ceiling" in verdict.cause) == ("fail", True)
+
+
+def test_paid_empty_reply_without_expert_warns():
+    (verdict,) = [
+        verdict for verdict in odd_replies(subject(PaysEveryTurn)) if verdict.check == "odd replies that earn"
+    ]
+    assert verdict.status == "warning"
+    assert "+0.300 in one episode" in verdict.evidence
 
 
 def test_copy_in_learned_form_is_found():
