@@ -99,6 +99,12 @@ def test_sound_environment_has_no_finding(monkeypatch):
     assert kinds_of("none", monkeypatch) == set()
 
 
+@pytest.mark.parametrize(("seeds", "expected"), [(1, 0.0), (4, 0.25)])
+def test_chance_counts_answers_of_different_questions(seeds, expected):
+    few = replace(planted("none"), begin=lambda seed: Sum("none", seed % seeds))
+    assert checks.chance(few, questions=8) == expected
+
+
 def test_exception_ends_an_episode_unpaid():
     env = RegisteredEnv(planted("raises"))
     env.reset(seed=0)
