@@ -30,7 +30,7 @@ _SHOWN = 2_000  # characters of a refused action's error
 
 
 class _App(NamedTuple):
-    """What a server is made with."""
+    """The factory of environments and the action that a server is made with."""
 
     make: Callable[[], Any]
     action: Any
