@@ -41,7 +41,8 @@ from . import checks, page
 from .registration import RegisteredEnv, Registration
 from .sources import packages
 
-RESULTS = Path(__file__).parents[1] / "results" / "field_audit.jsonl"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "field_audit.jsonl"
 EPISODES, SEARCH = 30, 60
 #: Seconds that an environment may take in all.
 LIMIT_S = 600.0
@@ -169,7 +170,7 @@ def main() -> None:
         row |= {"versions": installed, "python": sys.version.split()[0], "machine": processor()}
         options.results.parent.mkdir(parents=True, exist_ok=True)
         with options.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row).replace(f"{ROOT}/", "") + "\n")  # errors name files
         outcome = row.get("unfinished") or row.get("cause") or ", ".join(page.findings(row))
         print(f"{name}: {outcome or 'nothing found'}", flush=True)
 
