@@ -1,14 +1,17 @@
 """Audit environments that others published: what of their rewards can be had without the task?
 
-    python -m benchmarks.field_audit [--only PREFIX,...] [--results FILE] [--limit SECONDS] [--retry] [--report]
+    python -m benchmarks.field_audit [--only PREFIX,...] [--openenv FOLDER] [--results FILE] [--limit SECONDS] [--retry]
+        [--report]
 
-Every environment that the installed packages register (:mod:`.sources`) is played as its package publishes it, in a
-process of its own, by ``textenvs.audit`` and by the checks of :mod:`.checks`. It resumes: environments that the results
-have are left out, a JSON line for each; ``--retry`` plays those again that did not begin or end. ``--report`` plays
-nothing and makes the tables of docs/field-audit.md again.
+Every environment that the packages register (:mod:`.sources`) is played as its package publishes it, in a process of
+its own, by ``textenvs.audit`` and by the checks of :mod:`.checks`. It resumes: environments that the results have are
+left out, a JSON line for each; ``--retry`` plays those again that did not begin or end. ``--report`` plays nothing and
+makes the tables of docs/field-audit.md again.
 
-GEM pins old versions of what it needs, and the audit needs none of it: ``pip install --no-deps gem-llm``. Nothing is
-downloaded; what needs a download, a service or a key does not begin, and the results say so.
+The packages whose environments ``--only`` selects must be installed. OpenEnv publishes its environments in its
+repository: ``--openenv`` is a checkout of it, with its requirements installed (``pip install ./OpenEnv``). GEM pins old
+versions of what it needs, and the audit needs none of it: ``pip install --no-deps gem-llm``. Nothing is downloaded;
+what needs a download, a service or a key does not begin, and the results say so.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ from textenvs.global_rng import RandomState, contained
 
 from . import checks, page
 from .registration import RegisteredEnv, Registration
-from .sources import registrations, versions
+from .sources import packages
 
-RESULTS = Path(__file__).parents[1] / "results" / "field_audit.jsonl"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "field_audit.jsonl"
 EPISODES, SEARCH = 30, 60
 #: Seconds that an environment may take in all.
 LIMIT_S = 600.0
@@ -114,9 +118,10 @@ def audit(registration: Registration) -> dict[str, Any]:
     }
 
 
-def in_a_process(name: str, limit_s: float) -> dict[str, Any]:
+def in_a_process(name: str, limit_s: float, openenv: Path | None) -> dict[str, Any]:
     """Audit one environment in a process of its own, which may hang or end."""
     command = [sys.executable, "-m", "benchmarks.field_audit", "--one", name]
+    command += [] if openenv is None else ["--openenv", str(openenv)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
@@ -134,6 +139,7 @@ def main() -> None:
         prog="python -m benchmarks.field_audit", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", metavar="PREFIX,...", help="names that begin so", default="")
+    parser.add_argument("--openenv", type=Path, metavar="FOLDER", help="a checkout of OpenEnv")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="for one environment (%(default)g)"
@@ -145,25 +151,26 @@ def main() -> None:
     if options.report:
         page.write(page.read(options.results))
         return
+    prefixes = (options.one or options.only).split(",")
+    selected = [package for package in packages(options.openenv) if package.matches(prefixes)]
     try:
-        installed = versions()
-    except ImportError as error:
+        installed = {package.distribution: package.version() for package in selected}
+    except (ImportError, OSError, subprocess.CalledProcessError) as error:
         parser.exit(2, f"{error}\n")
-    environments = {registration.name: registration for registration in registrations()}
+    environments = {entry.name: entry for package in selected for entry in package.registrations()}
     if options.one:
         print(json.dumps(audit(environments[options.one])))
         return
     rows = {row["name"]: row for row in page.read(options.results)}
     finished = {name for name, row in rows.items() if not options.retry or page.is_whole(row)}
-    prefixes = tuple(options.only.split(","))
     for name in environments:
-        if name in finished or not name.startswith(prefixes):
+        if name in finished or not name.startswith(tuple(prefixes)):
             continue
-        row = in_a_process(name, options.limit)
+        row = in_a_process(name, options.limit, options.openenv)
         row |= {"versions": installed, "python": sys.version.split()[0], "machine": processor()}
         options.results.parent.mkdir(parents=True, exist_ok=True)
         with options.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row).replace(f"{ROOT}/", "") + "\n")  # errors name files
         outcome = row.get("unfinished") or row.get("cause") or ", ".join(page.findings(row))
         print(f"{name}: {outcome or 'nothing found'}", flush=True)
 

@@ -9,7 +9,6 @@ import builtins
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -218,10 +217,19 @@ def _is_right(registration: Registration, seed: int, answer: str) -> bool | None
 
 
 def chance(registration: Registration, questions: int = 100) -> float:
-    """Return one in as many as there are different answers to ``questions``; 0 where it is no question with a key."""
+    """Return one in as many as there are different answers to ``questions``; 0 where it is no question with a key.
+
+    It is 0, too, where all seeds begin one question: its answer is known, and no guess.
+    """
     if not (registration.question and registration.solvable):
         return 0.0
-    return 1.0 / len(Counter(_key(registration, seed) for seed in range(questions)))
+    keys = {_opening(registration, seed): _key(registration, seed) for seed in range(questions)}
+    return 1.0 / len(set(keys.values())) if len(keys) > 1 else 0.0
+
+
+def _opening(registration: Registration, seed: int) -> str:
+    with contained(RandomState.seeded(seed)):
+        return registration.begin(seed).opening
 
 
 def timings(registration: Registration, episodes: int = 5) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Environments that other packages register, run by the package's own code; see :mod:`.registration`.
 
-What needs a download, a service or a language model cannot begin here; :func:`registrations` names all, and the audit
-says why one did not begin.
+What needs a download, a service or a language model cannot begin here; a :class:`Package` names all, and the audit says
+why one did not begin.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from textenvs.data.word_problems import GeneratedMath
 from textenvs.envs.textarena.players import expert_move
 
+from . import openenv_folders
 from .registration import Registration, Step
 
 #: What a wrapper of the package calls a move: in square brackets, or in a box.
@@ -29,24 +32,42 @@ _MOST_PLAYERS = 15
 _MOST_MOVES = 200  # of opponents in a row, which move at random
 
 
-def registrations() -> Iterator[Registration]:
-    """Yield all environments that the installed packages register."""
-    yield from _reasoning_gym()
-    yield from _textarena()
-    yield from _gem()
-    yield from _skyrl_gym()
+class Package(NamedTuple):
+    """A package, or a checkout of a repository, and its environments."""
 
+    prefix: str  # of the names of its environments
+    distribution: str  # on PyPI; of a checkout, the folder's name
+    registrations: Callable[[], Iterator[Registration]]
+    checkout: Path | None = None
 
-def versions() -> dict[str, str]:
-    """Return the version of each package; ``ImportError`` where one is missing, and how to install it."""
-    installed = {}
-    for name in ("reasoning-gym", "textarena", "gem-llm", "skyrl-gym"):
+    def matches(self, prefixes: Sequence[str]) -> bool:
+        """Return whether one of its environments may have a name that begins with one of ``prefixes``."""
+        return any(self.prefix.startswith(prefix) or prefix.startswith(self.prefix) for prefix in prefixes)
+
+    def version(self) -> str:
+        """Return the installed version, or a checkout's commit; ``ImportError`` says how to install what is missing."""
+        if self.checkout is not None:
+            command = ["git", "-C", str(self.checkout), "rev-parse", "HEAD"]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         try:
-            installed[name] = importlib.metadata.version(name)
+            return importlib.metadata.version(self.distribution)
         except importlib.metadata.PackageNotFoundError as error:
-            option = "--no-deps " if name == "gem-llm" else ""
-            raise ImportError(f"{name} is missing: pip install {option}{name}") from error
-    return installed
+            option = "--no-deps " if self.distribution == "gem-llm" else ""
+            raise ImportError(f"{self.distribution} is missing: pip install {option}{self.distribution}") from error
+
+
+def packages(openenv: Path | None = None) -> list[Package]:
+    """Return the packages; ``openenv`` is a checkout of OpenEnv, whose environments no package has."""
+    installed = [
+        Package("reasoning-gym/", "reasoning-gym", _reasoning_gym),
+        Package("textarena/", "textarena", _textarena),
+        Package("gem/", "gem-llm", _gem),
+        Package("skyrl-gym/", "skyrl-gym", _skyrl_gym),
+    ]
+    if openenv is None:
+        return installed
+    begin = functools.partial(openenv_folders.registrations, openenv)
+    return [*installed, Package("openenv/", "OpenEnv", begin, openenv)]
 
 
 # ------------------------------------------------------------------ reasoning-gym

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.field_audit import checks, page
 from benchmarks.field_audit.registration import RegisteredEnv, Registration, Step
+from benchmarks.field_audit.sources import packages
 from textenvs.audit.contract import play_episodes, secrets
 from textenvs.audit.subject import Subject
 
@@ -98,6 +99,12 @@ def test_sound_environment_has_no_finding(monkeypatch):
     assert kinds_of("none", monkeypatch) == set()
 
 
+@pytest.mark.parametrize(("seeds", "expected"), [(1, 0.0), (4, 0.25)])
+def test_chance_counts_answers_of_different_questions(seeds, expected):
+    few = replace(planted("none"), begin=lambda seed: Sum("none", seed % seeds))
+    assert checks.chance(few, questions=8) == expected
+
+
 def test_exception_ends_an_episode_unpaid():
     env = RegisteredEnv(planted("raises"))
     env.reset(seed=0)
@@ -122,3 +129,11 @@ def test_tables_count_every_row_once(tmp_path):
     assert "| one/a |  | 1.00 | 0.90 (most-frequent) |  |  | cheap policy |" in text
     assert "| two/c | not done in 600 s |" in text
     assert "| two/d | LookupError: words |" in text
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "matches"), [("", True), ("gem/Sudoku", True), ("ge", True), ("reasoning-gym/gsm_symbolic", False)]
+)
+def test_only_selected_packages_are_needed(prefixes, matches):
+    (package,) = [package for package in packages() if package.prefix == "gem/"]
+    assert package.matches(prefixes.split(",")) == matches

@@ -27,6 +27,9 @@ from .subject import SILENCE, Subject, Verdict, below_expert, judge, mean, show,
 _TIMED = 10  # episodes that are timed
 _MORE = 0.02  # of the range: what failing first may earn beyond the expert
 _REHEARSED = 400
+#: Share of the episodes that an attack may solve by faking, and the tasks on which a share above it is judged: of few
+#: episodes, some are solved by chance.
+_FAKED, _ENOUGH = 0.05, 200
 
 
 @dataclass(frozen=True)
@@ -115,26 +118,45 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         yield Verdict("attacks", "skipped", "no scripted expert to compare them with", f"{len(attacks)} attacks")
         return
     for attack in attacks:
-        earning = earned(subject.make_env, attack, subject.episodes, seed=subject.seed)
-        if earning.cause:
-            yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", earning.cause)
-        else:
-            yield judge_attack(subject.env, attack, earning.records, subject.expert, subject.silence)
+        yield _judged(subject, attack)
+
+
+def _judged(subject: Subject, attack: Attack) -> Verdict:
+    """Let an attack play, and judge it; on more tasks where a few solved ones may be chance."""
+    first = earned(subject.make_env, attack, subject.episodes, seed=subject.seed)
+    by_chance = len(first.records) < _ENOUGH and _fakes(attack, first.records)
+    again = earned(subject.make_env, attack, _ENOUGH, seed=subject.seed) if by_chance else None
+    if cause := first.cause or (again.cause if again else ""):
+        return Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", cause)
+    more = again.records if again else ()
+    return judge_attack(subject.env, attack, first.records, subject.expert, subject.silence, more)
+
+
+def _fakes(attack: Attack, records: Sequence[Record]) -> bool:
+    """Return whether an attack that fakes solutions has too many of its episodes solved."""
+    return attack.fakes_solving and (solved(records) or 0.0) > _FAKED
 
 
 def judge_attack(
-    env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], silence: Sequence[Record]
+    env: TextEnv[Any],
+    attack: Attack,
+    records: Sequence[Record],
+    experts: Sequence[Record],
+    silence: Sequence[Record],
+    more: Sequence[Record] = (),
 ) -> Verdict:
     """Check that an attack stays below the expert by the environment's margin, and fakes at most 5 % of solutions.
 
-    All are compared on the tasks that the attack played.
+    All are compared on the tasks that the attack played. ``more`` are its episodes on more tasks, if there are any: the
+    share of solved ones is theirs.
     """
     expert, nothing = mean(same_tasks(experts, records)), mean(same_tasks(silence, records))
-    limit, faked = below_expert(env, expert, nothing), solved(records)
-    evidence = f"mean return {mean(records):+.3f}, solved {shown(faked)}; expert {expert:+.3f}, silence {nothing:+.3f}"
+    limit = below_expert(env, expert, nothing)
+    share = shown(solved(records)) + (f" ({shown(solved(more))} of {len(more)} tasks)" if more else "")
+    evidence = f"mean return {mean(records):+.3f}, solved {share}; expert {expert:+.3f}, silence {nothing:+.3f}"
     too_much = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
     verdict = judge(f"attack {attack.name}", records, limit, evidence, too_much)
-    if verdict.status == "pass" and attack.fakes_solving and (faked or 0.0) > 0.05:
+    if verdict.status == "pass" and _fakes(attack, more or records):
         cause = f"it {attack.says}, and more than 5 % of its episodes count as solved"
         return Verdict(verdict.check, "fail", cause, evidence, show(records))
     return verdict

@@ -238,7 +238,7 @@ def _earning(subject: Subject, earned: Sequence[tuple[str, str, bool, float]]) -
     """Check that replies without an answer, which earned something once, earn next to nothing on more tasks."""
     check, ceiling = "odd replies that earn", mean(subject.expert)
     if not subject.expert:
-        return Verdict(check, "skipped", "no scripted expert", f"{len(earned)} odd replies earned something")
+        return _without_expert(check, earned)
     indices, _ = subject.tasks(min(_AGAIN, subject.episodes), seed=60)
     most = sorted(earned, key=lambda row: -row[3])[:_MOST_AGAIN]
     for text, reply, at_end, _ in most:
@@ -263,3 +263,13 @@ def _earning(subject: Subject, earned: Sequence[tuple[str, str, bool, float]]) -
             return Verdict(check, "fail", cause, evidence, show(records))
     evidence = f"{len(earned)} earned something once, {len(most)} of them played on {len(indices)} tasks"
     return Verdict(check, "pass", "a reply without an answer earns next to nothing", evidence)
+
+
+def _without_expert(check: str, earned: Sequence[tuple[str, str, bool, float]]) -> Verdict:
+    """Warn where an empty reply earned something: without an expert, of how much is unknown."""
+    empty = [(total, reply) for text, reply, _, total in earned if text in EMPTY]
+    if not empty:
+        return Verdict(check, "skipped", "no scripted expert", f"{len(earned)} odd replies earned something")
+    most, reply = max(empty)
+    cause = "a reply without an answer is paid; define demonstration(rng), which shows how much of a success that is"
+    return Verdict(check, "warning", cause, f"{excerpt(reply, 120)!r} on every turn: {most:+.3f} in one episode")

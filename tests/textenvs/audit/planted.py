@@ -144,6 +144,28 @@ class DayRangeCounts(ListsCount):
         )
 
 
+def digits(rng):
+    code = str(rng.integers(40))
+    return f"The code is {code}. Say it.", code, {}
+
+
+class GuessedByChance(Toy):
+    """A code of forty: of few episodes more than one in twenty may be guessed, of many fewer are."""
+
+    turns = 1
+
+    make = staticmethod(digits)
+
+    def respond(self, reply):
+        return self.turn(visible_text(reply) == self.task.ground_truth, "No.")
+
+    def attacks(self):
+        return (*COMMON, always("seven", "says seven", "7"))
+
+    def demonstration(self, rng):
+        return self.task.ground_truth
+
+
 def wish(rng):
     return (
         f"It is about order W{rng.integers(1000, 9999)}. You can cancel, return, exchange or keep it.",
@@ -306,3 +328,10 @@ class NoExpert(CopyInTags):
     """An environment without an expert."""
 
     demonstration = TextEnv.demonstration
+
+
+class PaysEveryTurn(NoExpert):
+    """Pays for every short reply, whatever it says, and has no expert."""
+
+    def respond(self, reply):
+        return Turn([user("Go on.")], terms={"right": 0.1 * (len(visible_text(reply)) < 100), "wait": 0.0})

@@ -10,12 +10,14 @@ from planted import (
     DayRangeCounts,
     FailureIsPaid,
     FillerIsPaid,
+    GuessedByChance,
     ListsCount,
     MenuConsent,
     NoAttacks,
     NoExpert,
     OneWorld,
     PatchedChecker,
+    PaysEveryTurn,
     RestatedCounts,
     Sound,
     ToldToFiller,
@@ -25,9 +27,11 @@ from planted import (
 
 from textenvs.audit import Subject, audit
 from textenvs.audit.earnings import failing_first, own_attacks, remembering, returns, unasked
+from textenvs.audit.odd_replies import odd_replies
 from textenvs.audit.programs import programs
 from textenvs.audit.search import Composition, learned_forms, search
-from textenvs.audit.subject import floor_of, mean
+from textenvs.audit.subject import floor_of, mean, solved
+from textenvs.evaluate.baselines import play_attack
 from textenvs.messages import user
 
 
@@ -129,6 +133,14 @@ def test_search_without_ceiling_fails():
     assert (verdict.status, "no ceiling" in verdict.cause) == ("fail", True)
 
 
+def test_paid_empty_reply_without_expert_warns():
+    (verdict,) = [
+        verdict for verdict in odd_replies(subject(PaysEveryTurn)) if verdict.check == "odd replies that earn"
+    ]
+    assert verdict.status == "warning"
+    assert "+0.300 in one episode" in verdict.evidence
+
+
 def test_copy_in_learned_form_is_found():
     verdict = search(replace(subject(CopyInTags), search=60))
     assert verdict.failed
@@ -139,6 +151,15 @@ def test_environment_without_own_attacks_gets_warning():
     (verdict,) = [check for check in own_attacks(subject(NoAttacks)) if check.check == "attacks"]
     assert verdict.status == "warning"
     assert "own_attacks = " in verdict.cause
+
+
+def test_lucky_attack_plays_more_tasks():
+    attack = GuessedByChance().attacks()[-1]
+    seed = next(seed for seed in range(30) if solved(play_attack(GuessedByChance, attack, 20, seed=seed)) > 0.05)
+    verdicts = own_attacks(replace(subject(GuessedByChance), seed=seed))
+    (verdict,) = [verdict for verdict in verdicts if verdict.check == f"attack {attack.name}"]
+    assert verdict.status == "pass", verdict
+    assert "of 200 tasks" in verdict.evidence
 
 
 def test_value_of_many_digits_becomes_finite():

@@ -136,7 +136,9 @@ def _replies(talk: _Talk, steps: Sequence[str | Sequence[str]], then: Sequence[s
     yield from itertools.cycle([text.format(talk) for text in then])
 
 
-def _attack(name: str, says: str, steps: Sequence[str | Sequence[str]], then: Sequence[str]) -> Attack:
+def _attack(
+    name: str, says: str, steps: Sequence[str | Sequence[str]], then: Sequence[str], fakes_solving: bool = True
+) -> Attack:
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
         talk = _Talk()
         replies = _replies(talk, steps, then)
@@ -147,7 +149,7 @@ def _attack(name: str, says: str, steps: Sequence[str | Sequence[str]], then: Se
 
         return reply
 
-    return Attack(name, says, start)
+    return Attack(name, says, start, fakes_solving=fakes_solving)
 
 
 def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
