@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from forked import forking
+from forked import forking, without_old_objects
 
 from trainers.engines.base import EngineError
 from trainers.engines.process_group import Group, broadcast, make_group
@@ -26,7 +26,7 @@ class WorkerProcess:
     def __init__(self) -> None:
         context = forking()
         self._orders, orders = context.Pipe()
-        self._process = context.Process(target=take_orders, args=(orders,), daemon=True)
+        self._process = context.Process(target=without_old_objects, args=(take_orders, orders), daemon=True)
         self._process.start()
         orders.close()  # so that its death ends the pipe
         self._in_turn = threading.Lock()  # an order that was given up in its thread still reads its own reply

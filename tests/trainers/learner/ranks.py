@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from forked import forking
+from forked import forking, without_old_objects
 from learner_helpers import VOCAB, caught_gradients, forks, observed, sections, some_masked_trajectories, top_tokens
 from safetensors.torch import save_file
 
@@ -22,6 +22,8 @@ from trainers.models.tiny import build_model
 from trainers.trajectory import action_offsets, observation_offsets
 
 TRAJECTORIES = observed([*some_masked_trajectories(), *forks(some_masked_trajectories())])
+#: Enough where an update shall only change the weights: with more, ranks wait for each other more often.
+FEW = TRAJECTORIES[:4]
 METRICS = (
     *("loss", "entropy", "grad_norm", "tokens", "seen"),
     *("observation_loss", "observation_nll", "observation_gradient", "observation_share"),
@@ -40,7 +42,11 @@ def run_ranks(world: int, cases: dict[str, Case], folder: Path) -> list[dict[str
 def start(world: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call ``work(rank, *arguments)`` in so many processes."""
     forking()
-    mp.start_processes(work, arguments, nprocs=world, start_method="forkserver")
+    mp.start_processes(_begin, (work, *arguments), nprocs=world, start_method="forkserver")
+
+
+def _begin(rank: int, work: Callable[..., None], *arguments: Any) -> None:
+    without_old_objects(work, rank, *arguments)
 
 
 def _work(rank: int, world: int, cases: dict[str, Case], folder: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from forked import forking
-from ranks import TRAJECTORIES, make_learner, run_ranks
+from ranks import FEW, make_learner, run_ranks
 
 from trainers.learner.checkpoint import Background, LinkedTensors
 from trainers.learner.fsdp import Ranks
@@ -30,7 +30,7 @@ SETTINGS = {"plain": {}, "lora": LORA}
 
 
 def scores(learner):
-    return np.concatenate(learner.logprobs(TRAJECTORIES))
+    return np.concatenate(learner.logprobs(FEW))
 
 
 def save_behind(learner, path, extra=None):
@@ -43,13 +43,13 @@ def save_behind(learner, path, extra=None):
 def written(folder, where, **settings):
     """Train, save, train on; every second of it in the background, where that must not show."""
     learner = make_learner(**settings)
-    learner.update_sft(TRAJECTORIES)
+    learner.update_sft(FEW)
     learner.save(where / "waited", extra={"ranks": learner.ranks.world})
     behind = save_behind(learner, where / "behind", {"ranks": learner.ranks.world})
-    following = learner.update_sft(TRAJECTORIES)["loss"]
+    following = learner.update_sft(FEW)["loss"]
     behind.wait()
     learner.export_hf(where / "hf", build_tokenizer(["one two three"]))
-    return following, learner.update_sft(TRAJECTORIES)["loss"], scores(learner)
+    return following, learner.update_sft(FEW)["loss"], scores(learner)
 
 
 def read(folder, where, *, names=("waited", "behind"), **settings):
@@ -57,9 +57,9 @@ def read(folder, where, *, names=("waited", "behind"), **settings):
     results = []
     for name in names:
         learner = make_learner(shape={"seed": 8}, **settings)
-        learner.update_sft(TRAJECTORIES[:3])
+        learner.update_sft(FEW)
         extra = learner.load(where / name)
-        losses = [learner.update_sft(TRAJECTORIES)["loss"] for _ in range(2)]
+        losses = [learner.update_sft(FEW)["loss"] for _ in range(2)]
         results.append((extra, *losses, scores(learner)))
     return results
 
@@ -114,7 +114,7 @@ def test_transformers_loads_what_four_ranks_exported(saved, name):
     root, _ = saved
     learner = make_learner(**SETTINGS[name])
     learner.load(root / name / "waited")
-    learner.update_sft(TRAJECTORIES)
+    learner.update_sft(FEW)
     loaded = AutoModelForCausalLM.from_pretrained(root / name / "hf").state_dict()
     weights = learner.weights()
     assert loaded.keys() == weights.keys()
@@ -140,7 +140,7 @@ def test_training_goes_on_while_copy_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(state, "write_tensors", slow)
     behind = save_behind(learner, tmp_path / "x")
     for _ in range(2):
-        learner.update_sft(TRAJECTORIES)
+        learner.update_sft(FEW)
     assert not (tmp_path / "x").exists()
     assert np.abs(scores(learner) - before).max() > 0.001
     go_on.set()

@@ -49,25 +49,24 @@ def audit(name, seed, most=None):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_faults_break_and_repairs_mend(name):
-    audit(name, 0, most=5)
+    audit(name, 0, most=3)
 
 
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_healthy_programs_of_other_rules_are_wrong(name, monkeypatch):
+def test_healthy_programs_of_other_rules_are_wrong(name, seed, monkeypatch):
     """All names, settings and data are the same: what the documents state alone is different."""
-    shell = shell_of(ShellLimits())
-    for seed in range(2):
-        project = TEMPLATES[name](random.Random(seed))
-        with monkeypatch.context() as patch:
-            patch.setattr(variation, "draw_options", functools.partial(other_rules, variation.draw_options))
-            other = TEMPLATES[name](random.Random(seed))
-        assert project.about == other.about
-        assert [fault.kind for fault in project.faults] == [fault.kind for fault in other.faults]
-        work = wait_for(project.state(shell)).project
-        assert passes(shell, work, project, random.Random(seed))
-        programs = {path: text for path, text in other.files.items() if path not in project.fixed}
-        written = work.changed(dict(Tree.of(programs, modes=other.modes)))
-        assert not passes(shell, written, project, random.Random(seed))
+    shell, project = shell_of(ShellLimits()), TEMPLATES[name](random.Random(seed))
+    with monkeypatch.context() as patch:
+        patch.setattr(variation, "draw_options", functools.partial(other_rules, variation.draw_options))
+        other = TEMPLATES[name](random.Random(seed))
+    assert project.about == other.about
+    assert [fault.kind for fault in project.faults] == [fault.kind for fault in other.faults]
+    work = wait_for(project.state(shell)).project
+    assert passes(shell, work, project, random.Random(seed))
+    programs = {path: text for path, text in other.files.items() if path not in project.fixed}
+    written = work.changed(dict(Tree.of(programs, modes=other.modes)))
+    assert not passes(shell, written, project, random.Random(seed))
 
 
 def other_rules(draw_options, rng, rules):
@@ -174,10 +173,12 @@ def test_pairs_are_mended_in_either_order(name):
     shell, project, rng = shell_of(ShellLimits()), TEMPLATES[name](random.Random(1)), random.Random(2)
     pairs = (rng.sample(project.faults, 2) for _ in range(20))
     pair = next(pair for pair in pairs if fit(project, pair))
-    broken = wait_for(project.state(shell, pair))
+    healthy, broken = (wait_for(project.state(shell, faults)) for faults in ((), pair))
+    assert passes(shell, healthy.project, project, rng)
     assert not passes(shell, broken.project, project, rng)
     for order in (pair, pair[::-1]):
         state = broken
         for fault in order:
             state, _ = shell.run_now(state, fault.repair)
-        assert passes(shell, state.project, project, rng), [fault.kind for fault in order]
+        mended = contents(state.project) == contents(healthy.project) or passes(shell, state.project, project, rng)
+        assert mended, [fault.kind for fault in order]
