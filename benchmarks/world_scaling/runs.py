@@ -327,7 +327,9 @@ async def _trained(overrides: Sequence[str], budget: int, model: Path) -> tuple[
             metrics, _ = await iterate(run, batch, phases)
             tokens += int(metrics["perf/sampled_tokens"])
             curve.append([tokens, round(float(np.mean([solved(episode) for episode in batch.trajectories])), 4)])
-            print(f"PPO: {tokens:,} of {budget:,} sampled tokens, {curve[-1][1]:.1%} solved", file=sys.stderr, flush=True)
+            print(
+                f"PPO: {tokens:,} of {budget:,} sampled tokens, {curve[-1][1]:.1%} solved", file=sys.stderr, flush=True
+            )
             run.iteration += 1
         run.learner.export_hf(model, tokenizer=run.tokenizer)
     return tokens, curve

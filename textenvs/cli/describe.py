@@ -15,7 +15,7 @@ from typing import Any
 import docstring_parser
 
 from ..attack import Attack
-from ..audit.earnings import Earning, scripted_policies, earned, makers
+from ..audit.earnings import Earning, earned, makers, scripted_policies
 from ..audit.subject import mean
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
