@@ -106,7 +106,7 @@ SCALES: Mapping[str, Scale] = {
         reinforcement=(*_PPO, "actor.lr=1e-4", "rollout.groups_per_batch=64"),
         device="cuda",
     ),
-    # An hour of one core for imitation, at 200 tokens a second; a GPU takes more with --imitated.
+    # An hour of one core for imitation, at 180 tokens a second; a GPU takes more with --imitated.
     "smollm2": Scale(
         env=_SHORT,
         model="smollm2",
