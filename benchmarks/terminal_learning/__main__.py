@@ -1,12 +1,12 @@
 """Can a tiny policy learn to repair projects in a real shell? Its learning curve on five kinds of faults.
 
     python -m benchmarks.terminal_learning [--seeds 0,1,2] [--imitated 250000,...] [--sampled TOKENS]
-                                           [--phases imitation,ppo] [--tasks 100] [--minutes M]
+                                           [--phases imitation,ppo] [--tasks 60] [--minutes M]
                                            [--folder FOLDER] [--results FILE] [--report]
 
 A model of 1.3 million parameters, with a vocabulary of its own, imitates the scripted expert of a small form of
 `textenv/terminal` (`env.py`): for each number of tokens, from random weights. The one that imitates most is trained by
-PPO. Each policy is then played, greedily, on 100 projects that none was trained on: other seeds, with other names,
+PPO. Each policy is then played, greedily, on 60 projects that none was trained on: other seeds, with other names,
 files, rules and limits, with the same five kinds of faults. The shares of the expert's replies that it would give to
 the letter, of its repairs among them, and of its calls whose tool it would name, show what it knows where it repairs
 nothing.
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
     parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
-    parser.add_argument("--tasks", type=int, default=100, help="projects to play")
+    parser.add_argument("--tasks", type=int, default=60, help="projects to play")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--folder", type=Path, default=Path("outputs/terminal_learning"), help="where policies are")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/terminal_learning.jsonl"))

@@ -14,7 +14,7 @@ from .runs import IMITATION, REINFORCEMENT
 
 Row = Mapping[str, Any]
 #: Place of the repair among the expert's replies.
-_REPAIR = 3
+_REPAIR = 2
 #: Iterations of PPO that a point of its curve is the mean of.
 _SMOOTHED = 4
 

@@ -14,10 +14,15 @@ from typing import Any
 
 from benchmarks import imitation
 from benchmarks.imitation import Axis, ExpertTalk
+from textenvs.messages import assistant
 from textenvs.registry import make
+from textenvs.tools.formats import call
+from textenvs.tools.toolbox import ToolResult
 from trainers.command_line import resolve
 from trainers.config import SFTConfig
 from trainers.rollout.demonstrations import Demonstration
+
+from .env import CORRECTIONS, plan, printed
 
 ENV = "benchmarks.terminal_learning.env:SmallTerminal"
 #: How a policy was made: by imitation, by PPO after that.
@@ -33,8 +38,7 @@ class Settings:
     """Settings of the benchmark, for a core of a CPU.
 
     Args:
-        kinds: The kinds of faults of the template ``pipeline``: in three files, and four of them with a fact that is
-            on the page of the rules.
+        kinds: The kinds of faults of the template ``pipeline``.
         model: The shape of the model, which copies from the start: names of projects that it has not seen can be read,
             but not learned by heart.
         context: Positions that an episode may have.
@@ -45,15 +49,15 @@ class Settings:
         reinforcement: Overrides of ``trainers.ppo``.
     """
 
-    kinds: tuple[str, ...] = ("wrong-unit", "off-by-one", "figure", "fewest-readings", "ignored-place")
+    kinds: tuple[str, ...] = tuple(CORRECTIONS)
     model: tuple[tuple[str, int], ...] = (
         *(("hidden", 128), ("layers", 4), ("heads", 2), ("kv_heads", 2), ("copying", True), ("vocab_size", 2048)),
     )
-    context: int = 1536
+    context: int = 1024
     reply: int = 80
-    demonstrations: int = 1000
+    demonstrations: int = 600
     prediction: float = 0.3
-    imitation: tuple[str, ...] = ("sft.batch_size=8", "sft.lr=2e-3", "sft.weight_decay=0.1")
+    imitation: tuple[str, ...] = ("sft.batch_size=4", "sft.lr=2e-3", "sft.weight_decay=0.1")
     reinforcement: tuple[str, ...] = (
         *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
         *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=8", "rollout.n=4", "data.val_size=1"),
@@ -100,7 +104,7 @@ class Runs:
         tasks: How many held-out projects a policy is played on.
     """
 
-    def __init__(self, settings: Settings, folder: Path, tasks: int = 100) -> None:
+    def __init__(self, settings: Settings, folder: Path, tasks: int = 60) -> None:
         self.settings, self.folder, self.tasks = settings, folder / settings.digest, tasks
 
     # ------------------------------------------------------------------ before
@@ -196,13 +200,29 @@ class Runs:
 
 
 def _played(settings: Settings, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the expert's conversations about the first projects of a seed; no checks are run for them."""
+    """Yield the expert's conversations about the first projects of a seed; no command is run for them."""
     axis = settings.axis(seed, is_checked=False)
     with closing(make(axis.env, **axis.options)) as env:
         for index in range(count):
-            talk = imitation.expert_talk(env, index)
-            kind = env.assignment.faults[0].kind  # type: ignore[attr-defined]
+            talk = recited(env, index)
+            kind = env.assignment.faults[0].kind
             yield {"kind": kind, "messages": talk.demonstration.messages, "tools": talk.tools}
+
+
+def recited(env: Any, index: int) -> ExpertTalk:
+    """Return the expert's conversation about a project as :func:`benchmarks.imitation.expert_talk` plays it.
+
+    The outputs of commands are computed, because a sandbox for each command takes most of the time of playing.
+    """
+    env.reset(seed=0, options={"task_index": index})
+    messages = [*env.state.messages]
+    for number, (command, output) in enumerate(zip(plan(env.assignment), printed(env.assignment), strict=True)):
+        reply = env.format.write("", [call("run", command=command)])
+        [made] = env.format.parse(reply, first=number).calls
+        messages += [assistant(reply), *env.format.answers([ToolResult(made, output)])]
+    messages.append(assistant(env.format.write("", [call("finish")])))
+    names = (*("run" for _ in plan(env.assignment)), "finish")
+    return _talk(messages, names)
 
 
 def _talk(messages: Sequence[Any], tools: Sequence[str]) -> ExpertTalk:

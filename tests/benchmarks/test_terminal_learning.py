@@ -10,7 +10,7 @@ import pytest
 from benchmarks import imitation
 from benchmarks.terminal_learning import __main__ as command
 from benchmarks.terminal_learning import report, runs
-from benchmarks.terminal_learning.env import plan
+from benchmarks.terminal_learning.env import CORRECTIONS, plan
 from benchmarks.terminal_learning.runs import HELD_OUT, IMITATION, REINFORCEMENT, Policy, Settings
 from textenvs.envs.terminal.tasks import assignment_of_task
 from textenvs.messages import text_of
@@ -32,19 +32,19 @@ def test_tasks_have_the_chosen_kinds() -> None:
     assert len({task.key for task in (*tasks, held_out[0], held_out[1])}) == 14
 
 
-@pytest.mark.parametrize("kind", SETTINGS.kinds)
+@pytest.mark.parametrize("kind", CORRECTIONS)
 def test_expert_repairs_each_kind(kind: str) -> None:
     env = make(runs.ENV, kinds=[kind], seed=HELD_OUT)
     talk = imitation.expert_talk(env, 0)
     assert env.state.share == 1.0
-    assert talk.tools == ("run", "run", "run", "run", "finish")
-    *_, edited = plan(env.assignment, env.state.beginning)
-    assert edited in env.state.commands
+    assert talk.tools == ("run", "run", "run", "finish")
+    assert env.state.commands == tuple(plan(env.assignment))
+    assert runs.recited(make(runs.ENV, kinds=[kind], seed=HELD_OUT, is_checked=False), 0) == talk
 
 
-def test_expert_needs_no_checks() -> None:
-    talk, unchecked = (imitation.expert_talk(environment(0, is_checked=is_checked), 0) for is_checked in (True, False))
-    assert unchecked == talk
+def test_kinds_without_correction_are_refused() -> None:
+    with pytest.raises(ValueError, match="kinds: 'permission' is not one of wrong-unit, "):
+        make(runs.ENV, kinds=["figure", "permission"])
 
 
 def test_prompt_names_the_tools() -> None:
@@ -76,7 +76,7 @@ def test_demonstrations_are_played_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def score_of(phase: str, solved: str) -> dict[str, object]:
     took = {"curve": [[10, 0.25], [20, 0.5]]} if phase == REINFORCEMENT else {}
-    replies = {"replies": ["11010", "11101"], "tools": [[5, 5], [4, 5]]}
+    replies = {"replies": ["1101", "1110"], "tools": [[4, 4], [3, 4]]}
     return {"kinds": ["figure", "off-by-one"], "solved": solved, **replies, "took": took}
 
 
@@ -90,8 +90,8 @@ def test_shares_are_over_tasks_of_all_seeds(tmp_path: Path) -> None:
     assert report.share(imitated, "repaired")["value"] == pytest.approx(2 / 3)
     assert report.share(imitated, "repaired", "off-by-one")["value"] == 0
     assert report.share(imitated, "repair to the letter")["value"] == 0.5
-    assert report.share(imitated, "replies to the letter")["value"] == pytest.approx(7 / 10)
-    assert report.share(imitated, "tools")["value"] == pytest.approx(9 / 10)
+    assert report.share(imitated, "replies to the letter")["value"] == pytest.approx(6 / 8)
+    assert report.share(imitated, "tools")["value"] == pytest.approx(7 / 8)
     assert report.share([], "repaired") is None
     assert "| imitation | 1,000 |  | 2 | 67 (" in report.table(rows)
     assert report.table([]) == "no results"
