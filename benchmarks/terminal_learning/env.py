@@ -95,7 +95,7 @@ class SmallTerminal(Terminal):
     def __init__(self, *, kinds: Sequence[str], seed: int = 0, is_checked: bool = True, **options: Any) -> None:
         if unknown := sorted({*kinds} - CORRECTIONS.keys()):
             raise ValueError(f"kinds: {unknown[0]!r} is not one of {', '.join(CORRECTIONS)}")
-        defaults = {"call_format": "mistral", "max_assistant_turns": 8}
+        defaults: dict[str, Any] = {"call_format": "mistral", "max_assistant_turns": 8}
         super().__init__(Repairs(seed=seed, kinds=tuple(kinds)), **defaults | options)
         self.is_checked = is_checked
 

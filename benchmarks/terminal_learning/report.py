@@ -97,15 +97,14 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the curves of imitation and of PPO, and what is repaired of each kind; dots are seeds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 4.5), layout="constrained")
-    curve, bars, reward = figure.subplots(1, 3)
-    _draw_imitation(rows, curve)
-    _draw_kinds(rows, bars)
-    _draw_reinforcement(rows, reward)
-    for panel in (curve, bars, reward):
+    drawings = [_draw_imitation, _draw_kinds]
+    if any(row["phase"] == REINFORCEMENT for row in rows):
+        drawings.append(_draw_reinforcement)
+    figure = Figure(figsize=(5 * len(drawings), 4.5), layout="constrained")
+    for drawing, panel in zip(drawings, figure.subplots(1, len(drawings)), strict=True):
+        drawing(rows, panel)
         panel.set_ylim(-0.02, 1.02)
-        if panel.get_legend_handles_labels()[0]:
-            panel.legend(fontsize="x-small")
+        panel.legend(fontsize="x-small")
     figure.savefig(path, dpi=120)
 
 
@@ -125,13 +124,13 @@ def _draw_imitation(rows: Sequence[Row], panel: Any) -> None:
 
 def _draw_kinds(rows: Sequence[Row], panel: Any) -> None:
     kinds = sorted({kind for row in rows for kind in row["kinds"]})
-    by_policy = groups(rows)
-    last = {phase: key for key in by_policy for phase in (key[0],)}
-    for number, (phase, key) in enumerate(last.items()):
-        found = [share(by_policy[key], "repaired", kind) for kind in kinds]
-        values = [0.0 if one is None else one["value"] for one in found]
-        panel.bar(np.arange(len(kinds)) + 0.4 * number, values, 0.38, label=f"after {phase}")
-    panel.set_xticks(np.arange(len(kinds)) + 0.2, kinds, rotation=20, fontsize="small")
+    policies = groups(rows)
+    width = 0.8 / len(policies)
+    for number, ((phase, imitated, _), group) in enumerate(policies.items()):
+        shares = [share(group, "repaired", kind) for kind in kinds]
+        values = [0.0 if one is None else one["value"] for one in shares]
+        panel.bar(np.arange(len(kinds)) + width * number, values, 0.9 * width, label=f"{phase}, {imitated:,} imitated")
+    panel.set_xticks(np.arange(len(kinds)) + 0.4 - width / 2, kinds, rotation=20, fontsize="small")
     panel.set(ylabel="repaired, held-out projects", title="by kind of faults")
 
 

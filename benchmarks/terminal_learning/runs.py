@@ -202,7 +202,8 @@ class Runs:
 def _played(settings: Settings, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
     """Yield the expert's conversations about the first projects of a seed; no command is run for them."""
     axis = settings.axis(seed, is_checked=False)
-    with closing(make(axis.env, **axis.options)) as env:
+    env: Any = make(axis.env, **axis.options)
+    with closing(env):
         for index in range(count):
             talk = recited(env, index)
             kind = env.assignment.faults[0].kind
