@@ -1,6 +1,6 @@
 """Can a tiny policy learn to repair projects in a real shell? Its learning curve on five kinds of faults.
 
-    python -m benchmarks.terminal_learning [--seeds 0,1,2] [--imitated 250000,...] [--sampled TOKENS]
+    python -m benchmarks.terminal_learning [--seeds 0,1,2] [--imitated 150000,...] [--sampled TOKENS]
                                            [--phases imitation,ppo] [--tasks 60] [--minutes M]
                                            [--folder FOLDER] [--results FILE] [--report]
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers: dict[str, Any] = {"type": lambda text: [*map(int, text.split(","))]}
     parser.add_argument("--seeds", default=[0, 1, 2], metavar="0,1,2", **numbers)
     parser.add_argument(
-        "--imitated", default=[250_000, 1_000_000, 2_000_000], metavar="TOKENS,...", help="tokens to imitate", **numbers
+        "--imitated", default=[150_000, 600_000, 1_500_000], metavar="TOKENS,...", help="tokens to imitate", **numbers
     )
     parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
     parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
