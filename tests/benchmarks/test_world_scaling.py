@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks.world_scaling import __main__ as command
@@ -15,9 +14,6 @@ from textenvs.envs.worlds.patterns import is_drawn
 from textenvs.envs.worlds.tasks import story_of
 from textenvs.registry import make
 from trainers.command_line import resolve
-from trainers.models import tiny
-from trainers.rollout.demonstrations import Example
-from trainers.trajectory import Status, Trajectory
 
 
 def stories(options, count):
@@ -52,54 +48,6 @@ def test_settings_are_valid(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert work.imitation(10, 3, 7).sft.steps == 7
     config = resolve(work.reinforcement(10, 3, tmp_path))[0]
     assert (config.env.kwargs["worlds"], config.env.kwargs["seed"], config.trainer.seed) == (10, 3, 3)
-
-
-def demonstration(replies: str) -> Example:
-    """Return one with a token for each letter: ``.`` is no reply's, and a digit has the reply's number."""
-    mask = np.array([letter != "." for letter in replies])
-    turns = np.array([-1 if letter == "." else int(letter) for letter in replies], np.int32)
-    trajectory = Trajectory(
-        token_ids=np.arange(len(mask), dtype=np.int32),
-        action_mask=mask,
-        logprobs=np.zeros(len(mask), np.float32),
-        weight_version=np.where(mask, 0, -1).astype(np.int32),
-        turn_id=turns,
-        turn_rewards=np.zeros(turns.max() + 1),
-        status=Status.COMPLETED,
-    )
-    return Example(trajectory, np.ones(int(mask.sum()), np.float32))
-
-
-def test_all_tokens_are_predicted_and_replies_count_most() -> None:
-    one = demonstration("...00.11")
-    assert runs.predicted(one, 0.0) is one
-    whole = runs.predicted(one, 0.25)
-    assert whole.trajectory.actions.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert whole.weights.tolist() == [0.25, 0.25, 1, 1, 0.25, 1, 1]
-    assert whole.trajectory.token_ids is one.trajectory.token_ids
-
-
-def test_spans_are_the_replies() -> None:
-    one = demonstration("..00.111.2").trajectory
-    assert [one.turn_id[span].tolist() for span in runs.spans_of(one.action_mask)] == [[0, 0], [1, 1, 1], [2]]
-    assert runs.spans_of(np.zeros(3, bool)) == []
-
-
-def test_expert_names_tools_that_its_tokens_begin_with(tmp_path: Path) -> None:
-    env = make(ENV, **SCALES["cpu"].played("worlds", 1, 0))
-    talk, names = runs._expert(env, 0)
-    tokenizer = tiny.build_tokenizer(runs._texts(iter([talk])), 300)
-    model = tiny.build_model(len(tokenizer), hidden=8, layers=1, heads=1, kv_heads=1)
-    tiny.save(tmp_path, model, tokenizer)
-    encoder = runs.Encoder(str(tmp_path))
-    trajectory = encoder(talk).trajectory
-    spans = runs.spans_of(trajectory.action_mask)
-    assert len(spans) == len(names)
-    assert names[-1] == "finish"
-    for span, name in zip(spans, names, strict=True):
-        length = encoder.name_length(trajectory.token_ids[span], name)
-        assert tokenizer.decode(trajectory.token_ids[span][:length]) == f"[TOOL_CALLS]{name}"
-    assert encoder.name_length(trajectory.token_ids[spans[0]], "") == 0
 
 
 def row(phase: str, worlds: int, seed: int, solved: str, replies: list[list[int]]) -> dict[str, object]:

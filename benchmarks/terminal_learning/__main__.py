@@ -1,0 +1,92 @@
+"""Can a tiny policy learn to repair projects in a real shell? Its learning curve on five kinds of faults.
+
+    python -m benchmarks.terminal_learning [--seeds 0,1,2] [--imitated 150000,...] [--sampled TOKENS]
+                                           [--phases imitation,ppo] [--tasks 60] [--minutes M]
+                                           [--folder FOLDER] [--results FILE] [--report]
+
+A model of 1.3 million parameters, with a vocabulary of its own, imitates the scripted expert of a small form of
+`textenv/terminal` (`env.py`): for each number of tokens, from random weights. The one that imitates most is trained by
+PPO. Each policy is then played, greedily, on 60 projects that none was trained on: other seeds, with other names,
+files, rules and limits, with the same five kinds of faults. The shares of the expert's replies that it would give to
+the letter, of its repairs among them, and of its calls whose tool it would name, show what it knows where it repairs
+nothing.
+
+It resumes where it was stopped; a training begins again. The results are a JSON line for each policy; a picture is
+drawn beside them. `--minutes` begins nothing after so many; `--report` runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from benchmarks import curves
+from benchmarks.hardware import processor
+
+from .report import draw, table
+from .runs import IMITATION, REINFORCEMENT, Policy, Runs, Settings
+
+KEY = ("settings", "phase", "imitated", "sampled", "seed", "tasks")
+PHASES = (IMITATION, REINFORCEMENT)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the results, print the table, draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    numbers: dict[str, Any] = {"type": lambda text: [*map(int, text.split(","))]}
+    parser.add_argument("--seeds", default=[0, 1, 2], metavar="0,1,2", **numbers)
+    parser.add_argument(
+        "--imitated", default=[150_000, 600_000, 1_500_000], metavar="TOKENS,...", help="tokens to imitate", **numbers
+    )
+    parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
+    parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
+    parser.add_argument("--tasks", type=int, default=60, help="projects to play")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--folder", type=Path, default=Path("outputs/terminal_learning"), help="where policies are")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/terminal_learning.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    options = parser.parse_args(arguments)
+    if unknown := [phase for phase in options.phases if phase not in PHASES]:
+        parser.error(f"--phases: {unknown[0]!r} is not one of {', '.join(PHASES)}")
+    settings = Settings()
+    if not options.report:
+        disable_progress_bar()  # transformers shows one for each file that it loads
+        run(settings, options)
+    expected = {"settings": settings.digest, "tasks": options.tasks}
+    rows = [row for row in curves.saved(options.results) if all(row[name] == expected[name] for name in expected)]
+    print(table(rows))
+    if rows:
+        draw(rows, options.results.with_suffix(".png"))
+    return 0
+
+
+def policies(options: argparse.Namespace) -> Iterator[Policy]:
+    """Yield the policies, those of a seed together; PPO starts from the one that imitates most."""
+    for seed in options.seeds:
+        if IMITATION in options.phases:
+            yield from (Policy(IMITATION, seed, imitated) for imitated in options.imitated)
+        if REINFORCEMENT in options.phases:
+            yield Policy(REINFORCEMENT, seed, max(options.imitated), options.sampled)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> None:
+    """Train and play the policies that the results lack."""
+    ends = time.monotonic() + 60 * options.minutes
+    runs = Runs(settings, options.folder, options.tasks)
+    for policy in policies(options):
+        row = {"settings": settings.digest, **vars(policy), "tasks": options.tasks}
+        if any(all(old[part] == row[part] for part in KEY) for old in curves.saved(options.results)):
+            continue
+        if time.monotonic() > ends:
+            return
+        curves.save(row | {"machine": processor(), **runs.score(policy)}, options.results, KEY)
+        print(policy.name, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

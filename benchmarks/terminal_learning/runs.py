@@ -1,0 +1,230 @@
+"""Demonstrations, policies by imitation and by PPO, and what they do on projects that none was trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import imitation
+from benchmarks.imitation import Axis, ExpertTalk
+from textenvs.messages import assistant
+from textenvs.registry import make
+from textenvs.tools.formats import call
+from textenvs.tools.toolbox import ToolResult
+from trainers.command_line import resolve
+from trainers.config import SFTConfig
+from trainers.rollout.demonstrations import Demonstration
+
+from .env import CORRECTIONS, plan, printed
+
+ENV = "benchmarks.terminal_learning.env:SmallTerminal"
+#: How a policy was made: by imitation, by PPO after that.
+IMITATION, REINFORCEMENT = "imitation", "ppo"
+#: The seed of the projects that no policy is trained on.
+HELD_OUT = 1000
+#: As of a tiny model, but with marks in a row (`","`), spaces in a row, and with `_` after a word: fewer tokens.
+_WORDS = r" ?\p{L}+_?|\p{N}| +(?= )|\s|[^\s\p{L}\p{N}]+"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the benchmark, for a core of a CPU.
+
+    Args:
+        kinds: The kinds of faults of the template ``pipeline``.
+        model: The shape of the model, which copies from the start: names of projects that it has not seen can be read,
+            but not learned by heart.
+        context: Positions that an episode may have.
+        reply: Tokens that a reply may have.
+        demonstrations: Conversations of the expert; they are repeated.
+        prediction: The weight of the tokens that are no reply's, where a reply's count 1.
+        imitation: Overrides of ``trainers.sft``.
+        reinforcement: Overrides of ``trainers.ppo``.
+    """
+
+    kinds: tuple[str, ...] = tuple(CORRECTIONS)
+    model: tuple[tuple[str, int], ...] = (
+        *(("hidden", 128), ("layers", 4), ("heads", 2), ("kv_heads", 2), ("copying", True), ("vocab_size", 2048)),
+    )
+    context: int = 1024
+    reply: int = 80
+    demonstrations: int = 600
+    prediction: float = 0.3
+    imitation: tuple[str, ...] = ("sft.batch_size=4", "sft.lr=2e-3", "sft.weight_decay=0.1")
+    reinforcement: tuple[str, ...] = (
+        *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
+        *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=8", "rollout.n=4", "data.val_size=1"),
+        "actor.lr=2e-4",
+    )
+
+    @property
+    def digest(self) -> str:
+        """A hash of all settings: policies and results of others are not reused."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+
+    def axis(self, seed: int, *, is_checked: bool = True) -> Axis:
+        """Return the environment with the projects of a seed."""
+        return Axis(ENV, {"kinds": self.kinds, "seed": seed, "is_checked": is_checked})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy that is trained.
+
+    Args:
+        phase: How it is made.
+        seed: Of its weights, its demonstrations and its projects.
+        imitated: Tokens of conversations that are imitated.
+        sampled: Tokens that PPO samples after that.
+    """
+
+    phase: str
+    seed: int
+    imitated: int
+    sampled: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase}-{self.imitated}-{self.sampled}-{self.seed}"
+
+
+class Runs:
+    """Policies and their files, in a folder.
+
+    Args:
+        settings: The settings.
+        folder: Where policies and demonstrations are kept.
+        tasks: How many held-out projects a policy is played on.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, tasks: int = 60) -> None:
+        self.settings, self.folder, self.tasks = settings, folder / settings.digest, tasks
+
+    # ------------------------------------------------------------------ before
+
+    def talks(self, seed: int, count: int) -> list[tuple[str, ExpertTalk]]:
+        """Return the expert's conversations about the first projects of a seed, each with its kind of faults."""
+        file = self.folder / f"talks-{seed}-{count}.jsonl"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = file.with_suffix(".tmp")
+            with unfinished.open("w") as lines:
+                lines.writelines(f"{json.dumps(row)}\n" for row in _played(self.settings, seed, count))
+            unfinished.replace(file)
+        rows = map(json.loads, file.read_text().splitlines())
+        return [(row["kind"], _talk(row["messages"], row["tools"])) for row in rows]
+
+    def start(self, seed: int) -> str:
+        """Return the model that a seed's policies start from, with a vocabulary of its demonstrations."""
+        folder = self.folder / f"start-{seed}"
+        if not folder.exists():
+            talks = [talk.demonstration for _, talk in self.talks(seed, self.settings.demonstrations)]
+            context = self.settings.context
+            imitation.make_start(folder, talks, dict(self.settings.model), words=_WORDS, context=context, seed=seed)
+        return str(folder)
+
+    # ------------------------------------------------------------------ training
+
+    def model(self, policy: Policy) -> Path:
+        """Return a policy's folder; made where missing."""
+        model = self.folder / policy.name
+        if not model.exists():
+            (self._imitate if policy.phase == IMITATION else self._reinforce)(model, policy)
+        return model
+
+    def imitation(self, seed: int, steps: int) -> SFTConfig:
+        """Return the configuration of the imitation."""
+        words = (f"model.path={self.start(seed)}", f"sft.steps={steps}", *self.settings.imitation)
+        return resolve([*self._overrides(seed, self.folder), *words], SFTConfig)[0]
+
+    def reinforcement(self, policy: Policy, folder: Path) -> list[str]:
+        """Return the overrides of PPO, which starts from the policy that imitates."""
+        model = self.model(Policy(IMITATION, policy.seed, policy.imitated))
+        lengths = (
+            f"rollout.max_response_length={self.settings.reply}",
+            f"engine.max_context={self.settings.context}",
+        )
+        words = (f"model.path={model}", "trainer.resume_mode=disable", *lengths)
+        return [*self._overrides(policy.seed, folder), *self.settings.reinforcement, *words]
+
+    def _overrides(self, seed: int, folder: Path) -> list[str]:
+        return imitation.settings(self.settings.axis(seed), folder, device="cpu", seed=seed)
+
+    def _imitate(self, model: Path, policy: Policy) -> None:
+        began, seed = time.monotonic(), policy.seed
+        encoder = imitation.Encoder(self.start(seed))
+        talks = (talk.demonstration for _, talk in self.talks(seed, self.settings.demonstrations))
+        imitation.imitate(
+            model,
+            imitation.encoded(talks, encoder, policy.imitated),
+            lambda steps: self.imitation(seed, steps),
+            tokens=policy.imitated,
+            prediction=self.settings.prediction,
+            context=self.settings.context,
+            began=began,
+        )
+
+    def _reinforce(self, model: Path, policy: Policy) -> None:
+        logging.getLogger("trainers").setLevel(logging.WARNING)
+        imitation.reinforce(model, lambda folder: self.reinforcement(policy, folder), policy.sampled)
+
+    # ------------------------------------------------------------------ what a policy does
+
+    def score(self, policy: Policy) -> dict[str, Any]:
+        """Return what a policy does on held-out projects.
+
+        Returns:
+            ``kinds`` of faults, by project; ``solved`` and ``return``, greedily; and after the expert's beginnings
+            which ``replies`` are right to the letter, a digit for each reply, and how many ``tools`` are right, of how
+            many.
+        """
+        model, began = str(self.model(policy)), time.monotonic()
+        kinds, talks = zip(*self.talks(HELD_OUT, self.tasks), strict=True)
+        compared = [*imitation.replies(model, talks, device="cpu")]
+        axis = self.settings.axis(HELD_OUT)
+        return {
+            "kinds": [*kinds],
+            **imitation.play(model, axis, range(self.tasks), reply=self.settings.reply, device="cpu"),
+            "replies": ["".join(str(int(right)) for right in replies) for replies, _ in compared],
+            "tools": [[sum(tools), len(tools)] for _, tools in compared],
+            "took": imitation.costs_of(Path(model)),
+            **imitation.seconds_since(began),
+        }
+
+
+def _played(settings: Settings, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the expert's conversations about the first projects of a seed; no command is run for them."""
+    axis = settings.axis(seed, is_checked=False)
+    env: Any = make(axis.env, **axis.options)
+    with closing(env):
+        for index in range(count):
+            talk = recited(env, index)
+            kind = env.assignment.faults[0].kind
+            yield {"kind": kind, "messages": talk.demonstration.messages, "tools": talk.tools}
+
+
+def recited(env: Any, index: int) -> ExpertTalk:
+    """Return the expert's conversation about a project as :func:`benchmarks.imitation.expert_talk` plays it.
+
+    The outputs of commands are computed, because a sandbox for each command takes most of the time of playing.
+    """
+    env.reset(seed=0, options={"task_index": index})
+    messages = [*env.state.messages]
+    for number, (command, output) in enumerate(zip(plan(env.assignment), printed(env.assignment), strict=True)):
+        reply = env.format.write("", [call("run", command=command)])
+        [made] = env.format.parse(reply, first=number).calls
+        messages += [assistant(reply), *env.format.answers([ToolResult(made, output)])]
+    messages.append(assistant(env.format.write("", [call("finish")])))
+    names = (*("run" for _ in plan(env.assignment)), "finish")
+    return _talk(messages, names)
+
+
+def _talk(messages: Sequence[Any], tools: Sequence[str]) -> ExpertTalk:
+    return ExpertTalk(Demonstration(tuple(messages), (1.0,) * len(tools)), tuple(tools))

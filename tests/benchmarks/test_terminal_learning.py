@@ -1,0 +1,123 @@
+"""The learning curve in a terminal: its small environment, what is held out, and that a stopped command resumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import imitation
+from benchmarks.terminal_learning import __main__ as command
+from benchmarks.terminal_learning import report, runs
+from benchmarks.terminal_learning.env import CORRECTIONS, plan
+from benchmarks.terminal_learning.runs import HELD_OUT, IMITATION, REINFORCEMENT, Policy, Settings
+from textenvs.envs.terminal.tasks import assignment_of_task
+from textenvs.messages import text_of
+from textenvs.registry import make
+from trainers.command_line import resolve
+
+SETTINGS = Settings()
+
+
+def environment(seed: int, *, is_checked: bool = True):
+    axis = SETTINGS.axis(seed, is_checked=is_checked)
+    return make(axis.env, **axis.options)
+
+
+def test_tasks_have_the_chosen_kinds() -> None:
+    trained, held_out = environment(0).tasks, environment(HELD_OUT).tasks
+    tasks = [trained[index] for index in range(12)]
+    assert {assignment_of_task(task).faults[0].kind for task in tasks} <= {*SETTINGS.kinds}
+    assert len({task.key for task in (*tasks, held_out[0], held_out[1])}) == 14
+
+
+@pytest.mark.parametrize("kind", CORRECTIONS)
+def test_expert_repairs_each_kind(kind: str) -> None:
+    env = make(runs.ENV, kinds=[kind], seed=HELD_OUT)
+    talk = imitation.expert_talk(env, 0)
+    assert env.state.share == 1.0
+    assert talk.tools == ("run", "run", "run", "finish")
+    assert env.state.commands == tuple(plan(env.assignment))
+    assert runs.recited(make(runs.ENV, kinds=[kind], seed=HELD_OUT, is_checked=False), 0) == talk
+
+
+def test_kinds_without_correction_are_refused() -> None:
+    with pytest.raises(ValueError, match="kinds: 'permission' is not one of wrong-unit, "):
+        make(runs.ENV, kinds=["figure", "permission"])
+
+
+def test_prompt_names_the_tools() -> None:
+    env = environment(0)
+    messages, _ = env.reset(seed=0, options={"task_index": 0})
+    assert [message["role"] for message in messages] == ["system", "user"]
+    assert text_of(messages[0]) == "run(command), finish()"
+    assert env.tools_not_in_prompt == []
+
+
+def test_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs.Runs, "start", lambda self, seed: "smollm2")
+    monkeypatch.setattr(runs.Runs, "model", lambda self, policy: "smollm2")
+    work = runs.Runs(SETTINGS, tmp_path)
+    assert work.imitation(3, 7).sft.steps == 7
+    policy = Policy(REINFORCEMENT, 3, 1000, 500)
+    config = resolve(work.reinforcement(policy, tmp_path))[0]
+    assert (config.env.kwargs["seed"], config.trainer.seed) == (3, 3)
+
+
+def test_demonstrations_are_played_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = runs.Runs(SETTINGS, tmp_path)
+    played = work.talks(0, 2)
+    monkeypatch.setattr(runs, "_played", None)
+    assert work.talks(0, 2) == played
+    assert [kind in SETTINGS.kinds for kind, _ in played] == [True, True]
+    assert played[0][1].tools[-1] == "finish"
+
+
+def score_of(phase: str, solved: str) -> dict[str, object]:
+    took = {"curve": [[10, 0.25], [20, 0.5]]} if phase == REINFORCEMENT else {}
+    replies = {"replies": ["1101", "1110"], "tools": [[4, 4], [3, 4]]}
+    return {"kinds": ["figure", "off-by-one"], "solved": solved, **replies, "took": took}
+
+
+def row(phase: str, seed: int, solved: str, sampled: int = 0) -> dict[str, object]:
+    return {"phase": phase, "imitated": 1000, "sampled": sampled, "seed": seed, **score_of(phase, solved)}
+
+
+def test_shares_are_over_tasks_of_all_seeds(tmp_path: Path) -> None:
+    rows = [row(IMITATION, 0, "10"), row(IMITATION, 1, "1-"), row(REINFORCEMENT, 0, "11", 20)]
+    imitated = rows[:2]
+    assert report.share(imitated, "repaired")["value"] == pytest.approx(2 / 3)
+    assert report.share(imitated, "repaired", "off-by-one")["value"] == 0
+    assert report.share(imitated, "repair to the letter")["value"] == 0.5
+    assert report.share(imitated, "replies to the letter")["value"] == pytest.approx(6 / 8)
+    assert report.share(imitated, "tools")["value"] == pytest.approx(7 / 8)
+    assert report.share([], "repaired") is None
+    assert "| imitation | 1,000 |  | 2 | 67 (" in report.table(rows)
+    assert report.table([]) == "no results"
+    report.draw(rows, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 1000
+
+
+def test_command_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    scored: list[str] = []
+
+    def score(self, policy):
+        if len(scored) == 2 and "interrupted" not in scored:
+            scored.append("interrupted")
+            raise KeyboardInterrupt
+        scored.append(policy.name)
+        return score_of(policy.phase, "11")
+
+    monkeypatch.setattr(runs.Runs, "score", score)
+    results = tmp_path / "results.jsonl"
+    words = ["--results", str(results), "--seeds", "0,1", "--tasks", "2", "--imitated", "10,20", "--sampled", "5"]
+    with pytest.raises(KeyboardInterrupt):
+        command.main(words)
+    command.main(words)
+    names = [f"imitation-{tokens}-0-{seed}" for seed in (0, 1) for tokens in (10, 20)]
+    assert sorted({*scored} - {"interrupted"}) == sorted([*names, "ppo-20-5-0", "ppo-20-5-1"])
+    assert len(scored) == 7
+    assert len([json.loads(line) for line in results.read_text().splitlines()]) == 6
+    assert (tmp_path / "results.png").stat().st_size > 1000
+    assert "| ppo | " in capsys.readouterr().out
