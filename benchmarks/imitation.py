@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,21 @@ def play(model: str, axis: Axis, indices: Sequence[int], *, reply: int, device: 
     }
 
 
+@contextmanager
+def lengthened(model: str, positions: int) -> Iterator[str]:
+    """Lend a policy that reads up to ``positions`` tokens: a copy of its folder, longer than what it was trained on.
+
+    Its positions are rotations, so each has one; what the policy does with them is to be seen.
+    """
+    config = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / Path(model).name
+        shutil.copytree(model, copy)
+        config["max_position_embeddings"] = max(positions, config["max_position_embeddings"])
+        (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        yield str(copy)
+
+
 async def _records(model: str, axis: Axis, indices: Sequence[int], reply: int, device: str) -> list[Record]:
     policy = LocalPolicy(model, temperature=0.0, max_response_length=reply, concurrency=_TOGETHER, device=device)
     records: list[Record] = []
@@ -320,10 +336,10 @@ class ExpertTalk:
 def expert_talk(env: Any, index: int) -> ExpertTalk:
     """Play a task with the expert."""
     env.reset(seed=0, options={"task_index": index})
-    names = []
+    names, tools = [], getattr(env, "format", None)  # of environments with tools
     while not env.state.done:
         reply = env.demonstration(np.random.default_rng(0))
-        calls = env.format.parse(reply).calls
+        calls = tools.parse(reply).calls if tools else ()
         names.append(calls[0]["function"]["name"] if calls else "")
         env.step(reply)
     messages = env.state.messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from trainers.rollout.demonstrations import Demonstration, Example, play
 
 from .scales import AXES, ENV, Scale
 
+#: Positions of a policy that is played in another environment: the opening of some has 4,500 of its tokens.
+POSITIONS = 12_288
 #: How a policy was made: of random weights or downloaded, by imitation, by PPO after that.
 START, IMITATION, REINFORCEMENT = "start", "imitation", "ppo"
 #: Conversations that the vocabulary is made of, and the worlds that they are in; the same for all policies.
@@ -126,25 +128,29 @@ class Runs:
     def score(self, model: str, axis: Axis) -> dict[str, Any]:
         """Return what a policy does on an axis.
 
+        Elsewhere than in generated worlds a policy that was made here gets more positions (:data:`POSITIONS`).
+
         Returns:
-            ``solved``, a digit a task (``-`` where the episode failed), greedily; the mean ``return``; and in generated
-            worlds what :meth:`replies` returns.
+            ``solved``, a digit a task (``-`` where the episode failed), greedily; the mean ``return``; and what
+            :meth:`replies` returns.
         """
         indices, began = range(self.tasks), time.monotonic()
-        return {
-            **imitation.play(model, axis, indices, reply=self.scale.reply, device=self.scale.device),
-            **(self.replies(model, axis.options, indices) if axis.env == ENV else {}),
-            **imitation.seconds_since(began),
-        }
+        short = axis.env != ENV and Path(model).is_dir()
+        with imitation.lengthened(model, POSITIONS) if short else nullcontext(model) as played:
+            return {
+                **imitation.play(played, axis, indices, reply=self.scale.reply, device=self.scale.device),
+                **self.replies(played, axis, indices),
+                **imitation.seconds_since(began),
+            }
 
-    def replies(self, model: str, options: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[list[int]]]:
+    def replies(self, model: str, axis: Axis, indices: Sequence[int]) -> dict[str, list[list[int]]]:
         """Compare a policy's likeliest tokens with the expert's conversations, each after the expert's beginning.
 
         Returns:
             For each task how many ``replies`` are right to the letter, and of how many; and of how many of the calls
             the ``tools`` are right.
         """
-        env = make(ENV, **options)
+        env = make(axis.env, **axis.options)
         talks = (imitation.expert_talk(env, index) for index in indices)
         counts: dict[str, list[list[int]]] = {"replies": [], "tools": []}
         for replies, tools in imitation.replies(model, talks, device=self.scale.device):

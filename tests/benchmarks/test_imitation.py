@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks import imitation
 from benchmarks.world_scaling.scales import ENV, SCALES
@@ -60,3 +61,16 @@ def test_expert_names_tools_that_its_tokens_begin_with(tmp_path: Path) -> None:
         length = encoder.name_length(trajectory.token_ids[span], name)
         assert tokenizer.decode(trajectory.token_ids[span][:length]) == f"[TOOL_CALLS]{name}"
     assert encoder.name_length(trajectory.token_ids[spans[0]], "") == 0
+
+
+def test_lengthened_policy_is_the_same_model(tmp_path: Path) -> None:
+    start, shape = tmp_path / "start", {"vocab_size": 300, "hidden": 8, "layers": 1, "heads": 1, "kv_heads": 1}
+    talk = imitation.expert_talk(make("textenv/clarify"), 0)
+    assert set(talk.tools) == {""}  # it has none
+    imitation.make_start(start, [talk.demonstration], shape, words=tiny.WORDS, context=64, seed=0)
+    tokens = torch.arange(1, 40)[None]
+    with imitation.lengthened(str(start), 4096) as longer:
+        models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (start, longer)]
+        assert [model.config.max_position_embeddings for model in models] == [64, 4096]
+        assert torch.equal(*(model(tokens).logits for model in models))
+    assert not Path(longer).exists()
