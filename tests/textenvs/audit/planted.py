@@ -331,7 +331,7 @@ class NoExpert(CopyInTags):
 
 
 class PaysEveryTurn(NoExpert):
-    """Pays for every short reply, whatever it says, and has no expert."""
+    """Rewards every short reply, right or wrong, and has no expert."""
 
     def respond(self, reply):
         return Turn([user("Go on.")], terms={"right": 0.1 * (len(visible_text(reply)) < 100), "wait": 0.0})

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import command
 
-from textenvs.cli import main
 from textenvs.evaluate.records import Record
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
@@ -48,16 +48,6 @@ def workdir(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "evaluate_policies", raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the file is rewritten within a second, to the same size
     return tmp_path
-
-
-def command(capsys, *words):
-    try:
-        status = main(words)
-    except SystemExit as exit:
-        status = exit.code
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-    return status, out, err
 
 
 def records_in(folder):
