@@ -5,6 +5,7 @@ A policy is a folder, which is there as a whole or not at all; beside the model 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import math
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.curves import learned
+from benchmarks.curves import learned, saved
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import run as play_all
@@ -41,6 +42,8 @@ from trainers.serving.local_policy import LocalPolicy
 from trainers.sft import fit
 from trainers.trajectory import solved
 
+#: How a policy was made: by imitation, by PPO after that.
+IMITATION, REINFORCEMENT = "imitation", "ppo"
 #: Beside a policy: what it took.
 _COSTS = "costs.json"
 #: Episodes that are played at the same time.
@@ -53,6 +56,37 @@ class Axis:
 
     env: str
     options: Mapping[str, Any]
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+def numbers(text: str) -> list[int]:
+    """Read integers with commas between them."""
+    return [*map(int, text.split(","))]
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str, *, tasks: int) -> None:
+    """Add what the benchmarks have in common; ``name`` is that of their folder and of their results."""
+    parser.add_argument("--seeds", type=numbers, default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--phases", type=_phases, default=[IMITATION, REINFORCEMENT], metavar="imitation,ppo")
+    parser.add_argument("--tasks", type=int, default=tasks, help="held-out tasks to play (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after so many")
+    parser.add_argument("--folder", type=Path, default=Path("outputs", name), help="where policies are")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results", f"{name}.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+
+
+def _phases(text: str) -> list[str]:
+    phases = text.split(",")
+    if unknown := [phase for phase in phases if phase not in (IMITATION, REINFORCEMENT)]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {IMITATION}, {REINFORCEMENT}")
+    return phases
+
+
+def rows_of(results: Path, **expected: Any) -> list[dict[str, Any]]:
+    """Return the lines of results with the expected settings."""
+    return [row for row in saved(results) if all(row[name] == value for name, value in expected.items())]
 
 
 # ---------------------------------------------------------------------- folders

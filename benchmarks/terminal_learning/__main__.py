@@ -20,45 +20,37 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks import curves
+from benchmarks import curves, imitation
 from benchmarks.hardware import processor
+from benchmarks.imitation import IMITATION, REINFORCEMENT
 
 from .report import draw, table
-from .runs import IMITATION, REINFORCEMENT, Policy, Runs, Settings
+from .runs import Policy, Runs, Settings
 
 KEY = ("settings", "phase", "imitated", "sampled", "seed", "tasks")
-PHASES = (IMITATION, REINFORCEMENT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers: dict[str, Any] = {"type": lambda text: [*map(int, text.split(","))]}
-    parser.add_argument("--seeds", default=[0, 1, 2], metavar="0,1,2", **numbers)
+    imitation.add_arguments(parser, "terminal_learning", tasks=60)
     parser.add_argument(
-        "--imitated", default=[150_000, 600_000, 1_500_000], metavar="TOKENS,...", help="tokens to imitate", **numbers
+        "--imitated",
+        type=imitation.numbers,
+        default=[150_000, 600_000, 1_500_000],
+        metavar="TOKENS,...",
+        help="tokens to imitate",
     )
     parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
-    parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
-    parser.add_argument("--tasks", type=int, default=60, help="projects to play")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--folder", type=Path, default=Path("outputs/terminal_learning"), help="where policies are")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/terminal_learning.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
     options = parser.parse_args(arguments)
-    if unknown := [phase for phase in options.phases if phase not in PHASES]:
-        parser.error(f"--phases: {unknown[0]!r} is not one of {', '.join(PHASES)}")
     settings = Settings()
     if not options.report:
         disable_progress_bar()  # transformers shows one for each file that it loads
         run(settings, options)
-    expected = {"settings": settings.digest, "tasks": options.tasks}
-    rows = [row for row in curves.saved(options.results) if all(row[name] == expected[name] for name in expected)]
+    rows = imitation.rows_of(options.results, settings=settings.digest, tasks=options.tasks)
     print(table(rows))
     if rows:
         draw(rows, options.results.with_suffix(".png"))

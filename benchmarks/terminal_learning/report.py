@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.imitation import IMITATION, REINFORCEMENT
 from textenvs.evaluate.statistics import estimate
-
-from .runs import IMITATION, REINFORCEMENT
 
 Row = Mapping[str, Any]
 #: Place of the repair among the expert's replies.
@@ -59,7 +58,7 @@ def share(rows: Sequence[Row], measure: str, kind: str | None = None) -> Mapping
         for task, one in enumerate(row["kinds"]):
             if kind in (None, one):
                 tasks.setdefault(task, []).extend(MEASURES[measure](row, task))
-    values = [found for found in tasks.values() if found]
+    values = [trials for trials in tasks.values() if trials]
     return estimate(values, rate=measure in ("repaired", "repair to the letter")) if values else None
 
 
@@ -86,11 +85,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _cell(found: Mapping[str, Any] | None, *, has_interval: bool = False) -> str:
-    if found is None:
+def _cell(part: Mapping[str, Any] | None, *, has_interval: bool = False) -> str:
+    if part is None:
         return ""
-    value = f"{100 * found['value']:.0f}"
-    return f"{value} ({100 * found['low']:.0f} to {100 * found['high']:.0f})" if has_interval else value
+    value = f"{100 * part['value']:.0f}"
+    return f"{value} ({100 * part['low']:.0f} to {100 * part['high']:.0f})" if has_interval else value
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

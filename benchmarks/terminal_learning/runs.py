@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import imitation
-from benchmarks.imitation import Axis, ExpertTalk
+from benchmarks.imitation import IMITATION, Axis, ExpertTalk
 from textenvs.messages import assistant
 from textenvs.registry import make
 from textenvs.tools.formats import call
@@ -25,8 +25,6 @@ from trainers.rollout.demonstrations import Demonstration
 from .env import CORRECTIONS, plan, printed
 
 ENV = "benchmarks.terminal_learning.env:SmallTerminal"
-#: How a policy was made: by imitation, by PPO after that.
-IMITATION, REINFORCEMENT = "imitation", "ppo"
 #: The seed of the projects that no policy is trained on.
 HELD_OUT = 1000
 #: As of a tiny model, but with marks in a row (`","`), spaces in a row, and with `_` after a word: fewer tokens.

@@ -27,49 +27,37 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks import curves
+from benchmarks import curves, imitation
 from benchmarks.hardware import processor
 
 from .report import draw, table
-from .runs import IMITATION, REINFORCEMENT, START, Runs
+from .runs import START, Runs
 from .scales import SCALES, Scale
 
 KEY = ("settings", "phase", "worlds", "seed", "tasks")
-PHASES = (IMITATION, REINFORCEMENT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table, draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers: dict[str, Any] = {"type": lambda text: [*map(int, text.split(","))]}
-    parser.add_argument("--worlds", default=[1, 10, 100, 1000], metavar="1,10,...", **numbers)
-    parser.add_argument("--seeds", default=[0, 1, 2], metavar="0,1,2", **numbers)
+    imitation.add_arguments(parser, "world_scaling", tasks=200)
+    parser.add_argument("--worlds", type=imitation.numbers, default=[1, 10, 100, 1000], metavar="1,10,...")
     parser.add_argument("--scale", choices=[*SCALES], default="cpu", help="what is trained, and for how long")
     parser.add_argument("--imitated", type=int, metavar="TOKENS", help="tokens to imitate, in place of the scale's")
     parser.add_argument(
         "--sampled", type=int, metavar="TOKENS", help="tokens that PPO samples, in place of the scale's"
     )
-    parser.add_argument("--phases", type=lambda text: text.split(","), default=[*PHASES], metavar="imitation,ppo")
-    parser.add_argument("--tasks", type=int, default=200, help="tasks to play, of each axis")
     parser.add_argument("--transfer", type=_environment, action="append", default=[], metavar="ID[=JSON]")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--folder", type=Path, default=Path("outputs/world_scaling"), help="where policies are")
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/world_scaling.jsonl"))
-    parser.add_argument("--report", action="store_true", help="print the results that are there")
     options = parser.parse_args(arguments)
-    if unknown := [phase for phase in options.phases if phase not in PHASES]:
-        parser.error(f"--phases: {unknown[0]!r} is not one of {', '.join(PHASES)}")
     if not options.report:
         disable_progress_bar()  # transformers shows one for each file that it loads
         run(options)
     scale = scale_of(options)
-    expected = {"settings": scale.digest, "tasks": options.tasks}
-    rows = [row for row in curves.saved(options.results) if all(row[name] == expected[name] for name in expected)]
+    rows = imitation.rows_of(options.results, settings=scale.digest, tasks=options.tasks)
     print(table(rows))
     if rows:
         draw(rows, options.results.with_name(f"{options.results.stem}-{options.scale}.png"))

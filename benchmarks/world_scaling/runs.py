@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import imitation
-from benchmarks.imitation import Axis
+from benchmarks.imitation import IMITATION, REINFORCEMENT, Axis
 from textenvs.registry import make
 from trainers.command_line import resolve
 from trainers.config import SFTConfig
@@ -20,8 +20,8 @@ from .scales import AXES, ENV, Scale
 
 #: Positions of a policy that is played in another environment: the opening of some has 4,500 of its tokens.
 POSITIONS = 12_288
-#: How a policy was made: of random weights or downloaded, by imitation, by PPO after that.
-START, IMITATION, REINFORCEMENT = "start", "imitation", "ppo"
+#: How a policy was made that nothing was trained on here: of random weights, or downloaded.
+START = "start"
 #: Conversations that the vocabulary is made of, and the worlds that they are in; the same for all policies.
 _VOCABULARY_TALKS, _VOCABULARY_WORLDS = 1000, 1000
 #: As of a tiny model, but with marks in a row (`","`) and with `_` after a word: a fifth fewer tokens.

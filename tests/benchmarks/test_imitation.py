@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -74,3 +76,12 @@ def test_lengthened_policy_is_the_same_model(tmp_path: Path) -> None:
         assert [model.config.max_position_embeddings for model in models] == [64, 4096]
         assert torch.equal(*(model(tokens).logits for model in models))
     assert not Path(longer).exists()
+
+
+@pytest.mark.parametrize("words", ["ppo,imitaton", ""])
+def test_unknown_phases_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    imitation.add_arguments(parser, "name", tasks=1)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--phases", words])
+    assert "is not one of imitation, ppo" in capsys.readouterr().err

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import imitation
+from benchmarks.imitation import IMITATION, REINFORCEMENT
 from benchmarks.terminal_learning import __main__ as command
 from benchmarks.terminal_learning import report, runs
 from benchmarks.terminal_learning.env import CORRECTIONS, plan
-from benchmarks.terminal_learning.runs import HELD_OUT, IMITATION, REINFORCEMENT, Policy, Settings
+from benchmarks.terminal_learning.runs import HELD_OUT, Policy, Settings
 from textenvs.envs.terminal.tasks import assignment_of_task
 from textenvs.messages import text_of
 from textenvs.registry import make
