@@ -12,7 +12,6 @@ from typing import Any
 from ..audit import Subject, Verdict, checks
 from ..audit.earnings import makers
 from ..registry import describe, list_environments
-from ..sandbox import SandboxUnavailable
 from ..text import printable
 from .common import CommandError, open_environment, parse_options
 
@@ -43,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _verdicts(env_id: str, options: Mapping[str, Any], arguments: argparse.Namespace) -> Iterator[tuple[str, Verdict]]:
     try:
         open_environment(env_id, options).close()
-    except (CommandError, SandboxUnavailable) as error:
+    except CommandError as error:
         if not arguments.all:
-            raise CommandError(str(error), getattr(error, "status", 1)) from error
+            raise
         absent = isinstance(error.__cause__, ImportError) and bool(describe(env_id).extras)
         cause = f"it needs {', '.join(describe(env_id).extras)}, absent here" if absent else "it cannot be made here"
         if not arguments.json:

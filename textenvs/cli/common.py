@@ -149,8 +149,10 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
         # Gymnasium raises a TypeError anew, with words of its own.
         again = isinstance(raised, TypeError) and isinstance(raised.__context__, TypeError)
         error = raised.__context__ if again and raised.__context__ is not None else raised
+        if isinstance(error, SandboxUnavailable):
+            raise CommandError(f"{env_id}: {error}") from raised
         place, expected_types = _outside(error), (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error)
-        if isinstance(error, SandboxUnavailable) or not (place or isinstance(error, expected_types)):
+        if not (place or isinstance(error, expected_types)):
             raise
         words = str(error) if isinstance(error, expected_types) else f"{type(error).__name__}: {error}"
         settings = "".join(f" {name}={show_value(value)}" for name, value in options.items())

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..evaluate.summary import table
 from ..registry import EnvironmentSpec, describe, list_environments, make
+from ..sandbox import SandboxUnavailable
 
 _LIMITS = ("max_assistant_turns", "max_user_turns")
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
             environment["id"],
             str(environment["version"]),
             *(_limit(environment, name) for name in _LIMITS),
-            ", ".join(environment["extras"]) + (" (missing)" if environment["unavailable"] else "") or "-",
+            " ".join([", ".join(environment["extras"]), "(missing)" * bool(environment["unavailable"])]).strip() or "-",
             environment["description"],
         ]
         for environment in entries
@@ -34,9 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         _wrapped(table(rows, ["id", "version", "turns", "user turns", "extras", "description"], right=(1, 2, 3)), width)
     )
-    for environment in entries:
-        if environment["unavailable"]:
-            print(f"\n{environment['id']} cannot be made here: {environment['unavailable']}")
+    causes = dict.fromkeys(environment["unavailable"] for environment in entries if environment["unavailable"])
+    for cause in causes:
+        ids = [environment["id"] for environment in entries if environment["unavailable"] == cause]
+        print(f"\n{', '.join(ids)} cannot be made here: {cause}")
     return 0
 
 
@@ -61,7 +63,7 @@ def entry(spec: EnvironmentSpec) -> dict[str, Any]:
         return fields
     try:
         env = make(spec.id)
-    except ImportError as error:
+    except (ImportError, SandboxUnavailable) as error:
         return fields | {"unavailable": str(error)}
     env.close()
     return fields | {name: getattr(env, name) for name in _LIMITS}

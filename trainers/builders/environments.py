@@ -27,6 +27,7 @@ from textenvs.frozen_roles import FrozenRoles, check_frozen
 from textenvs.messages import user
 from textenvs.privileged import Privilege
 from textenvs.registry import constructor, parameters
+from textenvs.sandbox import SandboxUnavailable
 from textenvs.two_sides import TwoSides
 from textenvs.users.llm import LLMUser
 
@@ -90,6 +91,8 @@ class Component:
         except (gymnasium.error.Error, TypeError, ValueError, ImportError, OSError) as error:
             see = f"{self.key}.kwargs, {self.key}.val_kwargs" + ("" if self.name else " and data.*")
             raise SetupError(f"{self.key}.id={self.id} with {dict(kwargs)}: {error} (see {see})") from error
+        except SandboxUnavailable as error:
+            raise SetupError(f"{self.key}.id={self.id}: {error}") from error
 
     def tools(self, kwargs: Mapping[str, Any] | None = None) -> Tools:
         with closing(self.make(kwargs)) as env, setup_errors(f"{self.key}.id={self.id}: ", ValueError):

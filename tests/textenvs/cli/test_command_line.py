@@ -85,6 +85,30 @@ def test_list_where_an_extra_is_missing(capsys, monkeypatch):
     assert "(missing)" in out
 
 
+@pytest.fixture
+def without_sandbox(monkeypatch):
+    monkeypatch.setattr("textenvs.sandbox.backends._problem_with", lambda backend, user: "not on this machine")
+
+
+def test_list_where_no_sandbox_holds(capsys, without_sandbox):
+    status, out, err = command(capsys, "list")
+    assert (status, err) == (0, "")
+    assert ", textenv/math-python cannot be made here: No sandbox" in out  # the same cause once
+    table = out.partition("\n\n")[0].splitlines()
+    rows = {line.split()[0]: line for line in table if line.startswith("textenv/")}
+    assert "(missing)" in rows["textenv/terminal"]
+    assert "(missing)" not in rows["textenv/gsm8k"]
+
+
+@pytest.mark.parametrize("words", [["describe"], ["play"], ["audit"], ["evaluate", "--policy", "expert"]])
+def test_commands_where_no_sandbox_holds(words, capsys, without_sandbox):
+    name, *rest = words
+    status, _, err = command(capsys, name, "textenv/terminal", *rest)
+    assert status == 1
+    assert err.startswith(f"textenvs {name}: textenv/terminal: No sandbox holds on this machine")
+    assert "To make a sandbox possible" in err
+
+
 @pytest.mark.parametrize("env_id", PLAYABLE)
 def test_every_option_of_every_environment_is_documented(env_id):
     options, complete = options_of(type(textenvs.make(env_id)))
@@ -240,7 +264,7 @@ def test_audit_prints_verdicts_and_fails_where_one_does(kind, status, capsys, mo
     [
         (ImportError("this needs bm25s"), 0, "skipped  made +it needs search, absent here; .*this needs bm25s"),
         (ValueError("a bug"), 1, "fail +made +it cannot be made here; .*a bug"),
-        (SandboxUnavailable("no sandbox holds"), 1, "fail +made +it cannot be made here; no sandbox holds"),
+        (SandboxUnavailable("no sandbox holds"), 1, "fail +made +it cannot be made here; .*no sandbox holds"),
     ],
 )
 def test_audit_all_fails_for_unmakeable_environment(error, status, verdict, capsys, monkeypatch):
