@@ -283,13 +283,15 @@ async def _trained(overrides: Sequence[str], budget: int, model: Path) -> tuple[
 # ---------------------------------------------------------------------- what a policy does
 
 
-def play(model: str, axis: Axis, indices: Sequence[int], *, reply: int, device: str) -> dict[str, Any]:
-    """Play tasks greedily.
+def play(
+    model: str, axis: Axis, indices: Sequence[int], *, reply: int, device: str, temperature: float = 0.0
+) -> dict[str, Any]:
+    """Play tasks, greedily by default.
 
     Returns:
         ``solved``, a digit a task (``-`` where the episode failed), and the mean ``return``.
     """
-    records = asyncio.run(_records(model, axis, indices, reply, device))
+    records = asyncio.run(_records(model, axis, indices, reply, device, temperature))
     good = [record.total for record in records if not record.failed]
     return {
         "solved": "".join("-" if record.failed else str(int(bool(record.success))) for record in records),
@@ -312,8 +314,12 @@ def lengthened(model: str, positions: int) -> Iterator[str]:
         yield str(copy)
 
 
-async def _records(model: str, axis: Axis, indices: Sequence[int], reply: int, device: str) -> list[Record]:
-    policy = LocalPolicy(model, temperature=0.0, max_response_length=reply, concurrency=_TOGETHER, device=device)
+async def _records(
+    model: str, axis: Axis, indices: Sequence[int], reply: int, device: str, temperature: float
+) -> list[Record]:
+    policy = LocalPolicy(
+        model, temperature=temperature, max_response_length=reply, concurrency=_TOGETHER, device=device
+    )
     records: list[Record] = []
     try:
         await play_all(

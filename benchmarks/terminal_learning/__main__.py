@@ -30,7 +30,7 @@ from benchmarks.imitation import IMITATION, REINFORCEMENT
 from .report import draw, table
 from .runs import Policy, Runs, Settings
 
-KEY = ("settings", "phase", "imitated", "sampled", "seed", "tasks")
+KEY = ("settings", "phase", "imitated", "sampled", "credit", "seed", "tasks")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="tokens to imitate",
     )
     parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
-    options = parser.parse_args(arguments)
     settings = Settings()
+    curves.add_choice(parser, "--credit", dict(settings.credit), help="what PPO pays a reply for")
+    options = parser.parse_args(arguments)
     if not options.report:
         disable_progress_bar()  # transformers shows one for each file that it loads
         run(settings, options)
@@ -58,12 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def policies(options: argparse.Namespace) -> Iterator[Policy]:
-    """Yield the policies, those of a seed together; PPO starts from the one that imitates most."""
+    """Yield the policies, those of a seed together; PPO starts from the one that imitates most, made careless."""
     for seed in options.seeds:
         if IMITATION in options.phases:
             yield from (Policy(IMITATION, seed, imitated) for imitated in options.imitated)
         if REINFORCEMENT in options.phases:
-            yield Policy(REINFORCEMENT, seed, max(options.imitated), options.sampled)
+            yield Policy(REINFORCEMENT, seed, max(options.imitated))
+            yield from (
+                Policy(REINFORCEMENT, seed, max(options.imitated), options.sampled, credit) for credit in options.credit
+            )
 
 
 def run(settings: Settings, options: argparse.Namespace) -> None:

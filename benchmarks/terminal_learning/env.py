@@ -23,6 +23,8 @@ from textenvs.tools.formats import call
 
 #: Tasks of the template among which one of the kinds is looked for; they belong to no other index.
 _BLOCK = 100
+#: How often a careless policy corrects any kind of faults, and how often it ends before the next command.
+_WRONG_KIND, _EARLY_END = 0.3, 0.12
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,33 @@ class SmallTerminal(Terminal):
         return await super()._share_of(work, inputs) if self.is_checked else 0.0
 
 
-def plan(assignment: Assignment) -> list[str]:
-    """Return the expert's commands: it reads the page and the lines that may be wrong, and corrects one."""
-    page = _page_of(assignment)
+def plan(assignment: Assignment, kind: str | None = None) -> list[str]:
+    """Return the expert's commands: it reads the page and the lines that may be wrong, and corrects one.
+
+    Args:
+        assignment: The task.
+        kind: The kind of faults that it corrects; ``None`` for the right one. Another one's line is written as it is.
+    """
     [fault] = assignment.faults
-    correction, [change] = CORRECTIONS[fault.kind], fault.edits
+    [change] = fault.edits
+    correction = CORRECTIONS[kind or fault.kind]
     new = correction.replacement
     if new is None:
-        [new] = re.findall(correction.pattern, change.old)
+        texts = [change.old] if kind in (None, fault.kind) else _read(assignment, correction).values()
+        new = next(match for text in texts for match in re.findall(correction.pattern, text))
     script = f"{correction.line}s|{correction.pattern}|{new}|"
-    files = correction.files
-    return [f"cat {page}", f"grep -n -e {quote(correction.look)} {files}", f"sed -i {quote(script)} {files}"]
+    return [
+        f"cat {_page_of(assignment)}",
+        f"grep -n -e {quote(correction.look)} {correction.files}",
+        f"sed -i {quote(script)} {correction.files}",
+    ]
+
+
+def careless_plan(assignment: Assignment, kinds: Sequence[str], rng: Random) -> tuple[str, int]:
+    """Return what a careless policy does: the kind of faults that it corrects, and after how many commands it ends."""
+    kind = rng.choice(kinds) if rng.random() < _WRONG_KIND else assignment.faults[0].kind
+    commands = len(plan(assignment))
+    return kind, next((number for number in range(1, commands) if rng.random() < _EARLY_END), commands)
 
 
 def _page_of(assignment: Assignment) -> str:
@@ -136,20 +154,25 @@ def _page_of(assignment: Assignment) -> str:
     return str(re.findall(r"`([^`]+\.md)`", assignment.project.about)[-1])
 
 
-def printed(assignment: Assignment) -> list[str]:
-    """Return what the expert's commands print, by the project's files: no command is run."""
-    page = _page_of(assignment)
-    [fault] = assignment.faults
-    [change] = fault.edits
-    files = dict(assignment.project.files)
-    files[change.path] = files[change.path].replace(change.old, change.new)
-    look, folder = CORRECTIONS[fault.kind].look, CORRECTIONS[fault.kind].files
-    paths = sorted(path for path in files if path.count("/") == 1 and fnmatch(path, folder))
+def printed(assignment: Assignment, kind: str | None = None) -> list[str]:
+    """Return what the commands of :func:`plan` print, by the project's files: no command is run."""
+    page = assignment.project.files[_page_of(assignment)]
+    correction = CORRECTIONS[kind or assignment.faults[0].kind]
+    files = _read(assignment, correction)
     lines = [
-        f"{f'{path}:' if len(paths) > 1 else ''}{number}:{line}"
-        for path in paths
-        for number, line in enumerate(files[path].splitlines(), start=1)
-        if re.search(look, line)
+        f"{f'{path}:' if len(files) > 1 else ''}{number}:{line}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if re.search(correction.look, line)
     ]
     end = f"[exit code 0, in {PROJECT}]"
-    return [f"{files[page].rstrip()}\n{end}", "\n".join([*lines, end]), end]
+    return [f"{page.rstrip()}\n{end}", "\n".join([*lines, end]), end]
+
+
+def _read(assignment: Assignment, correction: Correction) -> dict[str, str]:
+    """Return the files that a correction is about, as they are with the fault, in the shell's order."""
+    [change] = assignment.faults[0].edits
+    files = dict(assignment.project.files)
+    files[change.path] = files[change.path].replace(change.old, change.new)
+    paths = sorted(path for path in files if path.count("/") == 1 and fnmatch(path, correction.files))
+    return {path: files[path] for path in paths}

@@ -16,10 +16,17 @@ Row = Mapping[str, Any]
 _REPAIR = 2
 #: Iterations of PPO that a point of its curve is the mean of.
 _SMOOTHED = 4
+#: The measure of the kinds that PPO practises: repaired at temperature 1, of other projects than the other measures.
+PRACTISED = "practised"
 
 
 def _solved(row: Row, task: int) -> list[float]:
     digit = row["solved"][task]
+    return [] if digit == "-" else [float(digit)]
+
+
+def _practised(row: Row, task: int) -> list[float]:
+    digit = row.get("practised", "-" * len(row["solved"]))[task]
     return [] if digit == "-" else [float(digit)]
 
 
@@ -42,6 +49,7 @@ MEASURES: Mapping[str, Callable[[Row, int], list[float]]] = {
     "repair to the letter": _repairs,
     "replies to the letter": _replies,
     "tools": _tools,
+    PRACTISED: _practised,
 }
 
 
@@ -59,14 +67,15 @@ def share(rows: Sequence[Row], measure: str, kind: str | None = None) -> Mapping
             if kind in (None, one):
                 tasks.setdefault(task, []).extend(MEASURES[measure](row, task))
     values = [trials for trials in tasks.values() if trials]
-    return estimate(values, rate=measure in ("repaired", "repair to the letter")) if values else None
+    return estimate(values, rate=measure in ("repaired", "repair to the letter", PRACTISED)) if values else None
 
 
-def groups(rows: Sequence[Row]) -> dict[tuple[str, int, int], list[Row]]:
-    """Return the rows of all seeds by phase, imitated tokens and sampled tokens."""
-    grouped: dict[tuple[str, int, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["phase"] != IMITATION, row["imitated"], row["sampled"], row["seed"])):
-        grouped.setdefault((row["phase"], row["imitated"], row["sampled"]), []).append(row)
+def groups(rows: Sequence[Row]) -> dict[tuple[str, int, int, str], list[Row]]:
+    """Return the rows of all seeds by phase, imitated tokens, sampled tokens and what a reply was paid for."""
+    names = ("imitated", "sampled", "credit")
+    grouped: dict[tuple[str, int, int, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["phase"] != IMITATION, *(row[name] for name in names), row["seed"])):
+        grouped.setdefault((row["phase"], row["imitated"], row["sampled"], row["credit"]), []).append(row)
     return grouped
 
 
@@ -77,12 +86,16 @@ def table(rows: Sequence[Row]) -> str:
     kinds = sorted({kind for row in rows for kind in row["kinds"]})
     heads = ["trained by", "imitated", "sampled", "seeds", *MEASURES, *kinds]
     lines = ["| " + " | ".join(heads) + " |", "|---" * 2 + "|--:" * (len(heads) - 2) + "|"]
-    for (phase, imitated, sampled), group in groups(rows).items():
-        cells = [phase, f"{imitated:,}", f"{sampled:,}" if sampled else "", str(len(group))]
+    for (phase, imitated, sampled, credit), group in groups(rows).items():
+        cells = [_name_of(phase, credit), f"{imitated:,}", f"{sampled:,}" if sampled else "", str(len(group))]
         cells += [_cell(share(group, measure), has_interval=True) for measure in MEASURES]
         cells += [_cell(share(group, "repaired", kind)) for kind in kinds]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _name_of(phase: str, credit: str) -> str:
+    return phase if phase == IMITATION else f"{phase}, {credit}" if credit else "carelessness"
 
 
 def _cell(part: Mapping[str, Any] | None, *, has_interval: bool = False) -> str:
@@ -108,8 +121,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def _draw_imitation(rows: Sequence[Row], panel: Any) -> None:
-    policies = {imitated: group for (phase, imitated, _), group in groups(rows).items() if phase == IMITATION}
-    for number, measure in enumerate(MEASURES):
+    policies = {imitated: group for (phase, imitated, *_), group in groups(rows).items() if phase == IMITATION}
+    for number, measure in enumerate(measure for measure in MEASURES if measure != PRACTISED):
         points = [share(group, measure) for group in policies.values()]
         values = [point["value"] for point in points if point is not None]
         if len(values) == len(policies):
@@ -125,28 +138,33 @@ def _draw_kinds(rows: Sequence[Row], panel: Any) -> None:
     kinds = sorted({kind for row in rows for kind in row["kinds"]})
     policies = groups(rows)
     width = 0.8 / len(policies)
-    for number, ((phase, imitated, _), group) in enumerate(policies.items()):
+    for number, ((phase, imitated, _, credit), group) in enumerate(policies.items()):
         shares = [share(group, "repaired", kind) for kind in kinds]
         values = [0.0 if one is None else one["value"] for one in shares]
-        panel.bar(np.arange(len(kinds)) + width * number, values, 0.9 * width, label=f"{phase}, {imitated:,} imitated")
+        panel.bar(
+            np.arange(len(kinds)) + width * number,
+            values,
+            0.9 * width,
+            label=f"{_name_of(phase, credit)}, {imitated:,} imitated",
+        )
     panel.set_xticks(np.arange(len(kinds)) + 0.4 - width / 2, kinds, rotation=20, fontsize="small")
     panel.set(ylabel="repaired, held-out projects", title="by kind of faults")
 
 
 def _draw_reinforcement(rows: Sequence[Row], panel: Any) -> None:
+    """Draw a curve of a seed for each credit, in its color; stars are held-out projects, before and after."""
+    credits = dict.fromkeys(row["credit"] for row in rows if row["credit"])
     for row in rows:
-        if row["phase"] != REINFORCEMENT:
+        if row["phase"] != REINFORCEMENT or (place := share([row], PRACTISED)) is None:
+            continue
+        if not row["credit"]:
+            panel.scatter(0, place["value"], marker="*", color="black")
             continue
         tokens, solved = np.array(row["took"]["curve"]).T
         window = np.ones(min(_SMOOTHED, len(solved))) / min(_SMOOTHED, len(solved))
-        smooth, color = np.convolve(solved, window, "valid"), f"C{row['seed']}"
-        panel.plot(
-            tokens[len(tokens) - len(smooth) :], smooth, color=color, label=f"seed {row['seed']}, while sampling"
-        )
-        if (end := share([row], "repaired")) is not None:
-            panel.scatter(tokens[-1], end["value"], marker="*", color=color)
-        start = [one for one in rows if (one["phase"], one["seed"]) == (IMITATION, row["seed"])]
-        before = share([one for one in start if one["imitated"] == row["imitated"]], "repaired")
-        if before is not None:
-            panel.scatter(0, before["value"], marker="*", color=color)
-    panel.set(xlabel="sampled tokens", ylabel="repaired (stars: held-out projects, greedily)", title="PPO")
+        smooth, color = np.convolve(solved, window, "valid"), f"C{[*credits].index(row['credit'])}"
+        panel.plot(tokens[len(tokens) - len(smooth) :], smooth, color=color, linewidth=1)
+        panel.scatter(tokens[-1], place["value"], marker="*", color=color)
+    for number, credit in enumerate(credits):
+        panel.plot([], [], color=f"C{number}", label=credit)
+    panel.set(xlabel="sampled tokens", ylabel="repaired at temperature 1 (stars: held out)", title="PPO, two kinds")

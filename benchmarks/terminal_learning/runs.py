@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks import imitation
-from benchmarks.imitation import IMITATION, Axis, ExpertTalk
+from benchmarks.imitation import IMITATION, REINFORCEMENT, Axis, ExpertTalk
 from textenvs.messages import assistant
 from textenvs.registry import make
 from textenvs.tools.formats import call
@@ -22,7 +23,7 @@ from trainers.command_line import resolve
 from trainers.config import SFTConfig
 from trainers.rollout.demonstrations import Demonstration
 
-from .env import CORRECTIONS, plan, printed
+from .env import CORRECTIONS, careless_plan, plan, printed
 
 ENV = "benchmarks.terminal_learning.env:SmallTerminal"
 #: The seed of the projects that no policy is trained on.
@@ -44,7 +45,11 @@ class Settings:
         demonstrations: Conversations of the expert; they are repeated.
         prediction: The weight of the tokens that are no reply's, where a reply's count 1.
         imitation: Overrides of ``trainers.sft``.
+        practised: The kinds that PPO practises: those that imitation learns. In the others a reward is mostly luck.
+        careless: Conversations of a careless policy that are imitated once before PPO, and the overrides for it.
         reinforcement: Overrides of ``trainers.ppo``.
+        credit: Further ones, by what a reply is paid for: the whole episode's return, what follows its turn, or what
+            follows it against other replies in the same state.
     """
 
     kinds: tuple[str, ...] = tuple(CORRECTIONS)
@@ -56,10 +61,16 @@ class Settings:
     demonstrations: int = 600
     prediction: float = 0.3
     imitation: tuple[str, ...] = ("sft.batch_size=4", "sft.lr=2e-3", "sft.weight_decay=0.1")
+    practised: tuple[str, ...] = ("off-by-one", "wrong-unit")
+    careless: tuple[int, tuple[str, ...]] = (400, ("sft.batch_size=8", "sft.lr=5e-4", "sft.weight_decay=0"))
     reinforcement: tuple[str, ...] = (
         *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
-        *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=8", "rollout.n=4", "data.val_size=1"),
-        "actor.lr=2e-4",
+        *("data.val_size=1", "actor.lr=1e-4"),
+    )
+    credit: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("episode", ("algorithm.adv_estimator=grpo", "rollout.groups_per_batch=16", "rollout.n=4")),
+        ("turns", ("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=16", "rollout.n=4")),
+        ("forks", ("algorithm.adv_estimator=fork", "rollout.groups_per_batch=24", "rollout.n=1")),
     )
 
     @property
@@ -67,9 +78,10 @@ class Settings:
         """A hash of all settings: policies and results of others are not reused."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:8]
 
-    def axis(self, seed: int, *, is_checked: bool = True) -> Axis:
-        """Return the environment with the projects of a seed."""
-        return Axis(ENV, {"kinds": self.kinds, "seed": seed, "is_checked": is_checked})
+    def axis(self, seed: int, *, is_practice: bool = False, is_checked: bool = True) -> Axis:
+        """Return the environment with the projects of a seed: of all kinds, or of those that PPO practises."""
+        kinds = self.practised if is_practice else self.kinds
+        return Axis(ENV, {"kinds": kinds, "seed": seed, "is_checked": is_checked})
 
 
 @dataclass(frozen=True)
@@ -80,17 +92,19 @@ class Policy:
         phase: How it is made.
         seed: Of its weights, its demonstrations and its projects.
         imitated: Tokens of conversations that are imitated.
-        sampled: Tokens that PPO samples after that.
+        sampled: Tokens that PPO samples after that; 0 for the careless policy that it starts from.
+        credit: What a reply is paid for in PPO: a name of :attr:`Settings.credit`; empty where nothing is sampled.
     """
 
     phase: str
     seed: int
     imitated: int
     sampled: int = 0
+    credit: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.phase}-{self.imitated}-{self.sampled}-{self.seed}"
+        return f"{self.phase}-{self.imitated}-{self.sampled}-{self.seed}{self.credit and f'-{self.credit}'}"
 
 
 class Runs:
@@ -107,14 +121,21 @@ class Runs:
 
     # ------------------------------------------------------------------ before
 
-    def talks(self, seed: int, count: int) -> list[tuple[str, ExpertTalk]]:
-        """Return the expert's conversations about the first projects of a seed, each with its kind of faults."""
-        file = self.folder / f"talks-{seed}-{count}.jsonl"
+    def talks(self, seed: int, count: int, *, is_careless: bool = False) -> list[tuple[str, ExpertTalk]]:
+        """Return the expert's conversations about the first projects of a seed, each with its kind of faults.
+
+        Args:
+            seed: Of the projects.
+            count: How many conversations.
+            is_careless: Whether they are those of a careless policy.
+        """
+        file = self.folder / f"{'careless' if is_careless else 'talks'}-{seed}-{count}.jsonl"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             unfinished = file.with_suffix(".tmp")
             with unfinished.open("w") as lines:
-                lines.writelines(f"{json.dumps(row)}\n" for row in _played(self.settings, seed, count))
+                rows = _played(self.settings, seed, count, is_careless=is_careless)
+                lines.writelines(f"{json.dumps(row)}\n" for row in rows)
             unfinished.replace(file)
         rows = map(json.loads, file.read_text().splitlines())
         return [(row["kind"], _talk(row["messages"], row["tools"])) for row in rows]
@@ -134,7 +155,8 @@ class Runs:
         """Return a policy's folder; made where missing."""
         model = self.folder / policy.name
         if not model.exists():
-            (self._imitate if policy.phase == IMITATION else self._reinforce)(model, policy)
+            make = self._imitate if policy.phase == IMITATION else self._reinforce if policy.sampled else self._spoil
+            make(model, policy)
         return model
 
     def imitation(self, seed: int, steps: int) -> SFTConfig:
@@ -142,18 +164,27 @@ class Runs:
         words = (f"model.path={self.start(seed)}", f"sft.steps={steps}", *self.settings.imitation)
         return resolve([*self._overrides(seed, self.folder), *words], SFTConfig)[0]
 
-    def reinforcement(self, policy: Policy, folder: Path) -> list[str]:
-        """Return the overrides of PPO, which starts from the policy that imitates."""
+    def carelessness(self, policy: Policy, steps: int) -> SFTConfig:
+        """Return the configuration of the imitation of a careless policy."""
         model = self.model(Policy(IMITATION, policy.seed, policy.imitated))
+        words = (f"model.path={model}", f"sft.steps={steps}", *self.settings.careless[1])
+        return resolve([*self._overrides(policy.seed, self.folder), *words], SFTConfig)[0]
+
+    def reinforcement(self, policy: Policy, folder: Path) -> list[str]:
+        """Return the overrides of PPO, which starts from the careless policy."""
+        model = self.model(Policy(REINFORCEMENT, policy.seed, policy.imitated))
         lengths = (
             f"rollout.max_response_length={self.settings.reply}",
             f"engine.max_context={self.settings.context}",
         )
         words = (f"model.path={model}", "trainer.resume_mode=disable", *lengths)
-        return [*self._overrides(policy.seed, folder), *self.settings.reinforcement, *words]
+        credit = dict(self.settings.credit)[policy.credit]
+        place = self._overrides(policy.seed, folder, is_practice=True)
+        return [*place, *self.settings.reinforcement, *credit, *words]
 
-    def _overrides(self, seed: int, folder: Path) -> list[str]:
-        return imitation.settings(self.settings.axis(seed), folder, device="cpu", seed=seed)
+    def _overrides(self, seed: int, folder: Path, *, is_practice: bool = False) -> list[str]:
+        axis = self.settings.axis(seed, is_practice=is_practice)
+        return imitation.settings(axis, folder, device="cpu", seed=seed)
 
     def _imitate(self, model: Path, policy: Policy) -> None:
         began, seed = time.monotonic(), policy.seed
@@ -169,6 +200,21 @@ class Runs:
             began=began,
         )
 
+    def _spoil(self, model: Path, policy: Policy) -> None:
+        began, seed = time.monotonic(), policy.seed
+        encoder = imitation.Encoder(self.start(seed))
+        talks = self.talks(seed, self.settings.careless[0], is_careless=True)
+        examples = [encoder(talk.demonstration) for _, talk in talks]
+        imitation.imitate(
+            model,
+            examples,
+            lambda steps: self.carelessness(policy, steps),
+            tokens=sum(len(example.trajectory.token_ids) for example in examples),
+            prediction=0.0,
+            context=self.settings.context,
+            began=began,
+        )
+
     def _reinforce(self, model: Path, policy: Policy) -> None:
         logging.getLogger("trainers").setLevel(logging.WARNING)
         imitation.reinforce(model, lambda folder: self.reinforcement(policy, folder), policy.sampled)
@@ -179,49 +225,63 @@ class Runs:
         """Return what a policy does on held-out projects.
 
         Returns:
-            ``kinds`` of faults, by project; ``solved`` and ``return``, greedily; and after the expert's beginnings
-            which ``replies`` are right to the letter, a digit for each reply, and how many ``tools`` are right, of how
-            many.
+            ``kinds`` of faults, by project; ``solved`` and ``return``, greedily; after the expert's beginnings which
+            ``replies`` are right to the letter, a digit for each reply, and how many ``tools`` are right, of how many.
+            For policies of PPO also ``practised``: what is solved of as many projects of the practised kinds, at
+            temperature 1.
         """
         model, began = str(self.model(policy)), time.monotonic()
         kinds, talks = zip(*self.talks(HELD_OUT, self.tasks), strict=True)
         compared = [*imitation.replies(model, talks, device="cpu")]
-        axis = self.settings.axis(HELD_OUT)
+        axis, sampled = self.settings.axis(HELD_OUT), dict[str, Any]()
+        if policy.phase == REINFORCEMENT:
+            practice = self.settings.axis(HELD_OUT, is_practice=True)
+            sampled["practised"] = self._play(model, practice, temperature=1.0)["solved"]
         return {
             "kinds": [*kinds],
-            **imitation.play(model, axis, range(self.tasks), reply=self.settings.reply, device="cpu"),
+            **self._play(model, axis),
+            **sampled,
             "replies": ["".join(str(int(right)) for right in replies) for replies, _ in compared],
             "tools": [[sum(tools), len(tools)] for _, tools in compared],
             "took": imitation.costs_of(Path(model)),
             **imitation.seconds_since(began),
         }
 
+    def _play(self, model: str, axis: Axis, *, temperature: float = 0.0) -> dict[str, Any]:
+        reply, tasks = self.settings.reply, range(self.tasks)
+        return imitation.play(model, axis, tasks, reply=reply, device="cpu", temperature=temperature)
 
-def _played(settings: Settings, seed: int, count: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the expert's conversations about the first projects of a seed; no command is run for them."""
-    axis = settings.axis(seed, is_checked=False)
+
+def _played(settings: Settings, seed: int, count: int, *, is_careless: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield conversations about the first projects of a seed; no command is run for them."""
+    axis, rng = settings.axis(seed, is_checked=False), Random(seed)
     env: Any = make(axis.env, **axis.options)
     with closing(env):
         for index in range(count):
-            talk = recited(env, index)
-            kind = env.assignment.faults[0].kind
-            yield {"kind": kind, "messages": talk.demonstration.messages, "tools": talk.tools}
+            env.reset(seed=0, options={"task_index": index})
+            right = (env.assignment.faults[0].kind, len(plan(env.assignment)))
+            talk = recited(env, *(careless_plan(env.assignment, settings.kinds, rng) if is_careless else right))
+            yield {"kind": right[0], "messages": talk.demonstration.messages, "tools": talk.tools}
 
 
-def recited(env: Any, index: int) -> ExpertTalk:
-    """Return the expert's conversation about a project as :func:`benchmarks.imitation.expert_talk` plays it.
+def recited(env: Any, kind: str, count: int) -> ExpertTalk:
+    """Return a conversation about the running task as :func:`benchmarks.imitation.expert_talk` plays it.
 
     The outputs of commands are computed, because a sandbox for each command takes most of the time of playing.
+
+    Args:
+        env: The environment, at the beginning of the task.
+        kind: The kind of faults that is corrected: another one than the task's leaves its fault.
+        count: After how many commands it ends.
     """
-    env.reset(seed=0, options={"task_index": index})
     messages = [*env.state.messages]
-    for number, (command, output) in enumerate(zip(plan(env.assignment), printed(env.assignment), strict=True)):
+    commands = plan(env.assignment, kind)[:count]
+    for number, (command, output) in enumerate(zip(commands, printed(env.assignment, kind), strict=False)):
         reply = env.format.write("", [call("run", command=command)])
         [made] = env.format.parse(reply, first=number).calls
         messages += [assistant(reply), *env.format.answers([ToolResult(made, output)])]
     messages.append(assistant(env.format.write("", [call("finish")])))
-    names = (*("run" for _ in plan(env.assignment)), "finish")
-    return _talk(messages, names)
+    return _talk(messages, (*("run" for _ in commands), "finish"))
 
 
 def _talk(messages: Sequence[Any], tools: Sequence[str]) -> ExpertTalk:

@@ -40,7 +40,35 @@ def test_expert_repairs_each_kind(kind: str) -> None:
     assert env.state.share == 1.0
     assert talk.tools == ("run", "run", "run", "finish")
     assert env.state.commands == tuple(plan(env.assignment))
-    assert runs.recited(make(runs.ENV, kinds=[kind], seed=HELD_OUT, is_checked=False), 0) == talk
+    assert recited(make(runs.ENV, kinds=[kind], seed=HELD_OUT, is_checked=False), kind, 3) == talk
+
+
+def recited(env, kind: str, count: int):
+    env.reset(seed=0, options={"task_index": 0})
+    return runs.recited(env, kind, count)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("figure", "wrong-unit"), ("off-by-one", "ignored-place")])
+def test_corrections_of_another_kind_repair_nothing(kind: str, other: str) -> None:
+    env = make(runs.ENV, kinds=[kind], seed=HELD_OUT)
+    talk = recited(env, other, 3)
+    env.reset(seed=0, options={"task_index": 0})
+    played = [*env.state.messages]
+    for message in (one for one in talk.demonstration.messages if one["role"] == "assistant"):
+        conversation, reward, terminated, _, info = env.step(message)
+        assert reward <= 0
+        played = [*conversation]
+    assert (terminated, info["stop"]) == (True, "unsolved")
+    assert played == [*talk.demonstration.messages]
+
+
+def test_careless_conversations_end_early_or_correct_another_kind(tmp_path: Path) -> None:
+    talks = runs.Runs(SETTINGS, tmp_path).talks(0, 24, is_careless=True)
+    assert {talk.tools[-1] for _, talk in talks} == {"finish"}
+    assert {len(talk.tools) for _, talk in talks} == {2, 3, 4}
+    expert = runs.Runs(SETTINGS, tmp_path).talks(0, 24)
+    whole = [careless == right for (_, careless), (_, right) in zip(talks, expert, strict=True)]
+    assert 6 <= sum(whole) < 24
 
 
 def test_kinds_without_correction_are_refused() -> None:
@@ -61,9 +89,11 @@ def test_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(runs.Runs, "model", lambda self, policy: "smollm2")
     work = runs.Runs(SETTINGS, tmp_path)
     assert work.imitation(3, 7).sft.steps == 7
-    policy = Policy(REINFORCEMENT, 3, 1000, 500)
-    config = resolve(work.reinforcement(policy, tmp_path))[0]
-    assert (config.env.kwargs["seed"], config.trainer.seed) == (3, 3)
+    assert work.carelessness(Policy(REINFORCEMENT, 3, 1000), 5).sft.steps == 5
+    for credit in dict(SETTINGS.credit):
+        config = resolve(work.reinforcement(Policy(REINFORCEMENT, 3, 1000, 500, credit), tmp_path))[0]
+        assert (config.env.kwargs["seed"], config.trainer.seed) == (3, 3)
+        assert tuple(config.env.kwargs["kinds"]) == SETTINGS.practised
 
 
 def test_demonstrations_are_played_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,15 +108,18 @@ def test_demonstrations_are_played_once(tmp_path: Path, monkeypatch: pytest.Monk
 def score_of(phase: str, solved: str) -> dict[str, object]:
     took = {"curve": [[10, 0.25], [20, 0.5]]} if phase == REINFORCEMENT else {}
     replies = {"replies": ["1101", "1110"], "tools": [[4, 4], [3, 4]]}
-    return {"kinds": ["figure", "off-by-one"], "solved": solved, **replies, "took": took}
+    practised = {"practised": solved[::-1]} if phase == REINFORCEMENT else {}
+    return {"kinds": ["figure", "off-by-one"], "solved": solved, **replies, **practised, "took": took}
 
 
-def row(phase: str, seed: int, solved: str, sampled: int = 0) -> dict[str, object]:
-    return {"phase": phase, "imitated": 1000, "sampled": sampled, "seed": seed, **score_of(phase, solved)}
+def row(phase: str, seed: int, solved: str, sampled: int = 0, credit: str = "") -> dict[str, object]:
+    place = {"phase": phase, "imitated": 1000, "sampled": sampled, "credit": credit, "seed": seed}
+    return place | score_of(phase, solved)
 
 
 def test_shares_are_over_tasks_of_all_seeds(tmp_path: Path) -> None:
-    rows = [row(IMITATION, 0, "10"), row(IMITATION, 1, "1-"), row(REINFORCEMENT, 0, "11", 20)]
+    rows = [row(IMITATION, 0, "10"), row(IMITATION, 1, "1-"), row(REINFORCEMENT, 0, "01")]
+    rows.append(row(REINFORCEMENT, 0, "11", 20, "turns"))
     imitated = rows[:2]
     assert report.share(imitated, "repaired")["value"] == pytest.approx(2 / 3)
     assert report.share(imitated, "repaired", "off-by-one")["value"] == 0
@@ -94,6 +127,10 @@ def test_shares_are_over_tasks_of_all_seeds(tmp_path: Path) -> None:
     assert report.share(imitated, "replies to the letter")["value"] == pytest.approx(6 / 8)
     assert report.share(imitated, "tools")["value"] == pytest.approx(7 / 8)
     assert report.share([], "repaired") is None
+    assert report.share(imitated, report.PRACTISED) is None
+    assert [report.share([row], report.PRACTISED)["value"] for row in rows[2:]] == [0.5, 1.0]
+    assert "| carelessness | 1,000 |" in report.table(rows)
+    assert "| ppo, turns | 1,000 | 20 |" in report.table(rows)
     assert "| imitation | 1,000 |  | 2 | 67 (" in report.table(rows)
     assert report.table([]) == "no results"
     report.draw(rows, tmp_path / "drawn.png")
@@ -113,12 +150,14 @@ def test_command_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(runs.Runs, "score", score)
     results = tmp_path / "results.jsonl"
     words = ["--results", str(results), "--seeds", "0,1", "--tasks", "2", "--imitated", "10,20", "--sampled", "5"]
+    words += ["--credit", "turns,forks"]
     with pytest.raises(KeyboardInterrupt):
         command.main(words)
     command.main(words)
     names = [f"imitation-{tokens}-0-{seed}" for seed in (0, 1) for tokens in (10, 20)]
-    assert sorted({*scored} - {"interrupted"}) == sorted([*names, "ppo-20-5-0", "ppo-20-5-1"])
-    assert len(scored) == 7
-    assert len([json.loads(line) for line in results.read_text().splitlines()]) == 6
+    trained = [f"ppo-20-5-{seed}-{credit}" for seed in (0, 1) for credit in ("turns", "forks")]
+    assert sorted({*scored} - {"interrupted"}) == sorted([*names, "ppo-20-0-0", "ppo-20-0-1", *trained])
+    assert len(scored) == 11
+    assert len([json.loads(line) for line in results.read_text().splitlines()]) == 10
     assert (tmp_path / "results.png").stat().st_size > 1000
-    assert "| ppo | " in capsys.readouterr().out
+    assert "| ppo, turns | " in capsys.readouterr().out
