@@ -1,15 +1,21 @@
 """Can a tiny policy learn to repair projects in a real shell? Its learning curve on five kinds of faults.
 
     python -m benchmarks.terminal_learning [--seeds 0,1,2] [--imitated 150000,...] [--sampled TOKENS]
-                                           [--phases imitation,ppo] [--tasks 60] [--minutes M]
+                                           [--phases imitation,ppo] [--credit episode,turns,forks]
+                                           [--model tiny|smollm2] [--tasks 60] [--minutes M]
                                            [--folder FOLDER] [--results FILE] [--report]
 
 A model of 1.3 million parameters, with a vocabulary of its own, imitates the scripted expert of a small form of
-`textenv/terminal` (`env.py`): for each number of tokens, from random weights. The one that imitates most is trained by
-PPO. Each policy is then played, greedily, on 60 projects that none was trained on: other seeds, with other names,
-files, rules and limits, with the same five kinds of faults. The shares of the expert's replies that it would give to
-the letter, of its repairs among them, and of its calls whose tool it would name, show what it knows where it repairs
-nothing.
+`textenv/terminal` (`env.py`): for each number of tokens, from random weights (`--model smollm2`: SmolLM2-135M). Each
+policy is then played, greedily, on 60 projects that none was trained on: other seeds, with other names, files, rules
+and limits, with the same five kinds of faults. The shares of the expert's replies that it would give to the letter, of
+its repairs among them, and of its calls whose tool it would name, show what it knows where it repairs nothing.
+
+The policy that imitates most is then made careless: it imitates conversations that end too early, or correct another
+kind of faults. From there PPO trains it on the two kinds that imitation learns, for equal numbers of sampled tokens,
+and pays a reply for the whole episode's return, for what follows its turn, or for what follows it against other replies
+in the same state. These policies are also played on 60 held-out projects of the two kinds at temperature 1, as they are
+trained.
 
 It resumes where it was stopped; a training begins again. The results are a JSON line for each policy; a picture is
 drawn beside them. `--minutes` begins nothing after so many; `--report` runs nothing.
@@ -28,7 +34,7 @@ from benchmarks.hardware import processor
 from benchmarks.imitation import IMITATION, REINFORCEMENT
 
 from .report import draw, table
-from .runs import Policy, Runs, Settings
+from .runs import MODELS, Policy, Runs, Settings
 
 KEY = ("settings", "phase", "imitated", "sampled", "credit", "seed", "tasks")
 
@@ -45,16 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="tokens to imitate",
     )
     parser.add_argument("--sampled", type=int, default=100_000, metavar="TOKENS", help="tokens that PPO samples")
-    settings = Settings()
-    curves.add_choice(parser, "--credit", dict(settings.credit), help="what PPO pays a reply for")
+    parser.add_argument("--model", choices=[*MODELS], default="tiny", help="a new one (default), or SmolLM2")
+    curves.add_choice(parser, "--credit", dict(MODELS["tiny"].credit), help="what PPO pays a reply for")
     options = parser.parse_args(arguments)
+    settings = MODELS[options.model]
     if not options.report:
         disable_progress_bar()  # transformers shows one for each file that it loads
         run(settings, options)
     rows = imitation.rows_of(options.results, settings=settings.digest, tasks=options.tasks)
     print(table(rows))
     if rows:
-        draw(rows, options.results.with_suffix(".png"))
+        draw(rows, options.results.with_name(f"{options.results.stem}-{options.model}.png"))
     return 0
 
 

@@ -38,8 +38,8 @@ class Settings:
 
     Args:
         kinds: The kinds of faults of the template ``pipeline``.
-        model: The shape of the model, which copies from the start: names of projects that it has not seen can be read,
-            but not learned by heart.
+        model: The shape of a new model, which copies from the start: names of projects that it has not seen can be
+            read, but not learned by heart. Or the path of a model.
         context: Positions that an episode may have.
         reply: Tokens that a reply may have.
         demonstrations: Conversations of the expert; they are repeated.
@@ -53,7 +53,7 @@ class Settings:
     """
 
     kinds: tuple[str, ...] = tuple(CORRECTIONS)
-    model: tuple[tuple[str, int], ...] = (
+    model: tuple[tuple[str, int], ...] | str = (
         *(("hidden", 128), ("layers", 4), ("heads", 2), ("kv_heads", 2), ("copying", True), ("vocab_size", 2048)),
     )
     context: int = 1024
@@ -82,6 +82,20 @@ class Settings:
         """Return the environment with the projects of a seed: of all kinds, or of those that PPO practises."""
         kinds = self.practised if is_practice else self.kinds
         return Axis(ENV, {"kinds": kinds, "seed": seed, "is_checked": is_checked})
+
+
+#: By the option ``--model``: a new one of 1.3 million parameters, or SmolLM2-135M-Instruct.
+MODELS = {
+    "tiny": Settings(),
+    "smollm2": Settings(
+        model="smollm2",
+        context=2048,
+        prediction=0.0,
+        imitation=("sft.batch_size=4", "sft.lr=2e-4", "sft.weight_decay=0"),
+        careless=(200, ("sft.batch_size=4", "sft.lr=5e-5", "sft.weight_decay=0")),
+        reinforcement=("actor.lr_schedule=constant", "actor.mini_batches=1", "data.val_size=1", "actor.lr=1e-6"),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -142,11 +156,13 @@ class Runs:
 
     def start(self, seed: int) -> str:
         """Return the model that a seed's policies start from, with a vocabulary of its demonstrations."""
+        shape, context = self.settings.model, self.settings.context
+        if isinstance(shape, str):
+            return shape
         folder = self.folder / f"start-{seed}"
         if not folder.exists():
             talks = [talk.demonstration for _, talk in self.talks(seed, self.settings.demonstrations)]
-            context = self.settings.context
-            imitation.make_start(folder, talks, dict(self.settings.model), words=_WORDS, context=context, seed=seed)
+            imitation.make_start(folder, talks, dict(shape), words=_WORDS, context=context, seed=seed)
         return str(folder)
 
     # ------------------------------------------------------------------ training
