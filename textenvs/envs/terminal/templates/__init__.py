@@ -8,6 +8,7 @@ from ..project import Project
 from . import (
     agenda,
     backups,
+    elections,
     interpreter,
     ledger,
     library,
@@ -20,6 +21,8 @@ from . import (
     repository,
     service,
     shop,
+    statements,
+    timetable,
     translations,
     website,
 )
@@ -35,6 +38,7 @@ class Template(Protocol):
 TEMPLATES: Mapping[str, Template] = {
     "agenda": agenda.draw,
     "backups": backups.draw,
+    "elections": elections.draw,
     "interpreter": interpreter.draw,
     "ledger": ledger.draw,
     "library": library.draw,
@@ -47,6 +51,8 @@ TEMPLATES: Mapping[str, Template] = {
     "repository": repository.draw,
     "service": service.draw,
     "shop": shop.draw,
+    "statements": statements.draw,
+    "timetable": timetable.draw,
     "translations": translations.draw,
     "website": website.draw,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,6 +149,22 @@ class Variant:
     def __getitem__(self, name: str) -> Any:
         """Return the value of a rule's option."""
         return self.chosen[name].value
+
+    def separates(self, rules: Iterable[str], printed: Callable[[Variant], object]) -> bool:
+        """Return whether another option of any of these rules gives another output than the one that holds.
+
+        Args:
+            rules: Names of rules.
+            printed: Computes what programs print by the rules of a project.
+        """
+        options = {rule.name: rule.options for rule in self.rules}
+        expected = printed(self)
+        return all(
+            printed(replace(self, chosen={**self.chosen, name: option})) != expected
+            for name in rules
+            for option in options[name]
+            if option.code != self.chosen[name].code
+        )
 
     def text(self, program: str) -> str:
         """Return a program's text with the drawn identifiers, names and code of rules in it."""
