@@ -21,6 +21,7 @@ from . import (
     service,
     shop,
     translations,
+    warehouse,
     website,
 )
 
@@ -48,5 +49,6 @@ TEMPLATES: Mapping[str, Template] = {
     "service": service.draw,
     "shop": shop.draw,
     "translations": translations.draw,
+    "warehouse": warehouse.draw,
     "website": website.draw,
 }
