@@ -231,7 +231,9 @@ def _draw_office(rng: random.Random) -> _Office:
     sick = office.person(next(names), children=2)
     office.shift(sick, 3, 7, 16)
     office.absences += [(sick, office.day(day), "sick") for day in (10, 11, 12, -3, 40)]
-    office.absences += [(long, office.day(20), "holidays"), (short, office.day(20), "unpaid")]
+    office.absences += [
+        (id, office.day(day), why) for id, why in ((long, "holidays"), (short, "unpaid")) for day in (20, 21)
+    ]
     poor = office.person(next(names))
     office.shift(poor, 18, 8, 14)
     office.advances += [(poor, 30_000), (poor, 40_000), (long, rng.randint(100, 900)), (long, rng.randint(100, 900))]
