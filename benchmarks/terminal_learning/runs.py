@@ -243,20 +243,16 @@ class Runs:
         Returns:
             ``kinds`` of faults, by project; ``solved`` and ``return``, greedily; after the expert's beginnings which
             ``replies`` are right to the letter, a digit for each reply, and how many ``tools`` are right, of how many.
-            For policies of PPO also ``practised``: what is solved of as many projects of the practised kinds, at
-            temperature 1.
+            ``practised``: what is solved of as many projects of the practised kinds, at temperature 1.
         """
         model, began = str(self.model(policy)), time.monotonic()
         kinds, talks = zip(*self.talks(HELD_OUT, self.tasks), strict=True)
         compared = [*imitation.replies(model, talks, device="cpu")]
-        axis, sampled = self.settings.axis(HELD_OUT), dict[str, Any]()
-        if policy.phase == REINFORCEMENT:
-            practice = self.settings.axis(HELD_OUT, is_practice=True)
-            sampled["practised"] = self._play(model, practice, temperature=1.0)["solved"]
+        axis, practice = (self.settings.axis(HELD_OUT, is_practice=is_practice) for is_practice in (False, True))
         return {
             "kinds": [*kinds],
             **self._play(model, axis),
-            **sampled,
+            "practised": self._play(model, practice, temperature=1.0)["solved"],
             "replies": ["".join(str(int(right)) for right in replies) for replies, _ in compared],
             "tools": [[sum(tools), len(tools)] for _, tools in compared],
             "took": imitation.costs_of(Path(model)),
