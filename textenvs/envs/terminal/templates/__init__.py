@@ -7,6 +7,7 @@ from typing import Protocol
 from ..project import Project
 from . import (
     agenda,
+    assembler,
     backups,
     elections,
     interpreter,
@@ -37,6 +38,7 @@ class Template(Protocol):
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
     "agenda": agenda.draw,
+    "assembler": assembler.draw,
     "backups": backups.draw,
     "elections": elections.draw,
     "interpreter": interpreter.draw,
