@@ -6,6 +6,7 @@ from typing import Protocol
 
 from ..project import Project
 from . import (
+    access,
     agenda,
     assembler,
     backups,
@@ -37,6 +38,7 @@ class Template(Protocol):
 
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
+    "access": access.draw,
     "agenda": agenda.draw,
     "assembler": assembler.draw,
     "backups": backups.draw,
