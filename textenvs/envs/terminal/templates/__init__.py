@@ -6,7 +6,9 @@ from typing import Protocol
 
 from ..project import Project
 from . import (
+    access,
     agenda,
+    assembler,
     backups,
     elections,
     interpreter,
@@ -39,7 +41,9 @@ class Template(Protocol):
 
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
+    "access": access.draw,
     "agenda": agenda.draw,
+    "assembler": assembler.draw,
     "backups": backups.draw,
     "elections": elections.draw,
     "interpreter": interpreter.draw,

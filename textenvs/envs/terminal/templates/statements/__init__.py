@@ -253,7 +253,7 @@ def _drawn(rng: random.Random, variant: Variant, base: str) -> _Bank:
         # The same text.
         *(
             replace(same, text=form, reference=f"{token(rng, 6)}")
-            for form in (f"{same.text} B", f"{same.text}b", f"{same.text}   b")
+            for form in (f"{same.text} B", f"{same.text}   b", f"{same.text}b")
         ),
     ]
     money = entry(accounts[2], base, words=f"from {accounts[1]} {first}")
