@@ -35,7 +35,7 @@ RULES = (
         "Members of groups in groups are missing, or there are too many.",
         (1, 2, 3),
         "(($2 < {}))",
-        "Groups in a group count up to a depth of {}; at a depth of 1, those that it has itself, and not those in them.",
+        "Groups in a group count up to a depth of {}; at a depth of 1, those that it has itself, not those in them.",
     ),
     Rule(
         "matching-rule",

@@ -259,7 +259,7 @@ Logins may be in any case of letters, and are printed in small ones. `#` begins 
   is relative to that of the including one. Rules are numbered in the order in which they are read.
 
 `bin/decide FOLDER FILE` decides on requests: lines of DATE TIME LOGIN ACTION PATH. In a path, `//`, `.`, `..` and `/`
-at the end are left out first. Nobody else than users is allowed anything: the reason is `unknown`. Where somebody's state
+at the end are left out first. Nobody else than users is allowed anything: the reason is `unknown`. Where a state
 or a trusted group decides, the reason is `state` or `trusted`; it is the number of the rule where a rule does.
 `bin/members FOLDER GROUP...` prints members in the order of logins, `bin/matrix FOLDER DATE TIME PATH` what each user
 may do with a path: `r` for read, `w` for write, `m` for manage. `bin/audit FOLDER LOG` compares a log of doors with

@@ -123,11 +123,9 @@ class _Assembly:
         if sign == "/" and second == 0:
             self.problem("division by zero")
             return first
-        return int(
-            {"+": first + second, "-": first - second, "*": first * second}.get(sign)
-            if sign != "/"
-            else self.variant["division"](first, second)
-        )
+        if sign == "/":
+            return int(self.variant["division"](first, second))
+        return {"+": first + second, "-": first - second, "*": first * second}[sign]
 
     def named(self, name: str) -> int:
         if name == "$":
@@ -275,9 +273,10 @@ class _Writer:
         """Draw an expression with small values; it divides by numbers alone."""
         rng = self.rng
         if depth == 0 or rng.random() < 0.2:
-            return rng.choice([rng.randint(1, 300), rng.choice(names), f"'{rng.choice('abcXYZ')}'"])
+            leaves: list[_Tree] = [rng.randint(1, 300), rng.choice(names), f"'{rng.choice('abcXYZ')}'"]
+            return rng.choice(leaves)
         sign = rng.choice("+-*/")
-        right = rng.randint(2, 9) if sign in "*/" else self.expression(names, depth - 1)
+        right: _Tree = rng.randint(2, 9) if sign in "*/" else self.expression(names, depth - 1)
         return sign, self.expression(names, depth - 1), right
 
     def word(self, *trees: _Tree, label: str = "", **options: str) -> _Line:

@@ -197,6 +197,10 @@ class _Election:
         )
         return [*(self.variant["party-line"](row, self.percent(row.votes, valid)) for row in rows), *sorted(turnout)]
 
+    def printed(self, variant: Variant) -> list[str]:
+        """Return the tables by the rules of another project."""
+        return replace(self, variant=variant).tables()
+
     def rounds(self) -> list[str]:
         """Return the rounds of the election of the mayor."""
         variant, lines = self.variant, list[str]()
@@ -370,7 +374,7 @@ def _election(rng: random.Random, variant: Variant) -> _Election:
             continue
         if not any(code == exempt.code for _, code in election.seats()):
             continue
-        if variant.separates(_BY_CHANCE, lambda other, one=election: replace(one, variant=other).tables()):
+        if variant.separates(_BY_CHANCE, election.printed):
             return election
 
 

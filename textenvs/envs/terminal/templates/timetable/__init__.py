@@ -131,17 +131,16 @@ class _School:
         ]
 
     def clashes(self) -> list[str]:
-        rows = list[tuple[str, int, int, str, str, str]]()
-        for who, what in (
-            (lambda one: one.teacher, lambda one: one.room),
-            (lambda one: one.room, lambda one: one.teacher),
-        ):
-            for (name, *time), group in _grouped(
-                self.held, lambda one, who=who: (who(one), one.day, one.period, one.weeks)
-            ):
-                values = sorted({what(one) for one in group} - {""})
-                if name and len(values) > 1:
-                    rows.append((name, *time, values[0], values[-1]))
+        named: Sequence[tuple[str, str, _Lesson]] = [
+            *((one.teacher, one.room, one) for one in self.held),
+            *((one.room, one.teacher, one) for one in self.held),
+        ]
+        # No room has the name of a teacher.
+        groups = dict[tuple[str, int, int, str], set[str]]()
+        for who, what, one in named:
+            if who and what:
+                groups.setdefault((who, one.day, one.period, one.weeks), set()).add(what)
+        rows = [(*key, min(values), max(values)) for key, values in groups.items() if len(values) > 1]
         return [
             self.variant["clash-line"].format(
                 what=what, day=_DAYS[day], number=day + 1, period=period, letter=letter, one=one, other=other
