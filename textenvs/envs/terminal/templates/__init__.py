@@ -7,6 +7,7 @@ from typing import Protocol
 from ..project import Project
 from . import (
     agenda,
+    archive,
     backups,
     interpreter,
     ledger,
@@ -37,6 +38,7 @@ class Template(Protocol):
 #: By name.
 TEMPLATES: Mapping[str, Template] = {
     "agenda": agenda.draw,
+    "archive": archive.draw,
     "backups": backups.draw,
     "interpreter": interpreter.draw,
     "ledger": ledger.draw,
