@@ -8,6 +8,7 @@ from ..project import Project
 from . import (
     access,
     agenda,
+    archive,
     assembler,
     backups,
     elections,
@@ -45,6 +46,7 @@ TEMPLATES: Mapping[str, Template] = {
     "access": access.draw,
     "agenda": agenda.draw,
     "assembler": assembler.draw,
+    "archive": archive.draw,
     "backups": backups.draw,
     "elections": elections.draw,
     "interpreter": interpreter.draw,

@@ -154,7 +154,10 @@ def _draw_dump(rng: random.Random, variant: Variant, limits: _Limits) -> tuple[_
     _add_alarms(dump, limits)
     _add_meters(dump)
     _add_states(dump, end)
-    return dump, dump.data(_damaged(dump))
+    data = dump.data(_damaged(dump))
+    # A frame that is cut off: it lacks its checksum.
+    data[_DUMPS[1]] += dump.frame(air, end, "pressure", dump.payload("pressure", 9999), 7)[:-1]
+    return dump, data
 
 
 def _add_alarms(dump: _Dump, limits: _Limits) -> None:
@@ -178,6 +181,7 @@ def _add_meters(dump: _Dump) -> None:
         meter, start = dump.sensor("8"), rng.randint(10, 900)
         dump.send(meter, 20, "power", start)
         dump.send(meter, 90, "power", *(start + value for value in pair))
+        dump.calibrations += [(60 * 90, meter, "power", 111)]
     calibrated = dump.sensor("9")
     for minute in (10, 60, 110):
         dump.send(calibrated, minute, "power", 5000 + 10 * minute)
@@ -221,7 +225,7 @@ def _add_states(dump: _Dump, end: int) -> None:
 
 
 def _damaged(dump: _Dump) -> bytes:
-    """Return the end of a dump: frames behind one with a wrong checksum and one with a wrong length, and a cut one."""
+    """Return the end of a dump: frames behind one with a wrong checksum, and behind one with a wrong length."""
     sensor = dump.sensor()
     frames = [
         dump.frame(sensor, 31 + 13 * number, "humidity", dump.payload("humidity", 400 + 5 * number), 10 + 3 * number)
@@ -232,7 +236,7 @@ def _damaged(dump: _Dump) -> bytes:
     long = bytearray(frames[2])
     long[2] += len(frames[3]) + 1
     end = dump.checksum(bytes(long[2:]) + frames[3]) ^ 0x22
-    return frames[0] + wrong + frames[4] + bytes(long) + frames[3] + bytes([end % 0xA0]) + frames[5] + frames[0][:-1]
+    return frames[0] + wrong + frames[4] + bytes(long) + frames[3] + bytes([end % 0xA0]) + frames[5]
 
 
 @dataclass(frozen=True)
