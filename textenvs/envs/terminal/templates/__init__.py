@@ -45,8 +45,8 @@ class Template(Protocol):
 TEMPLATES: Mapping[str, Template] = {
     "access": access.draw,
     "agenda": agenda.draw,
-    "assembler": assembler.draw,
     "archive": archive.draw,
+    "assembler": assembler.draw,
     "backups": backups.draw,
     "elections": elections.draw,
     "interpreter": interpreter.draw,
