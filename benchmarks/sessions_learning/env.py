@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from benchmarks.sessions import by_todays_law
-from textenvs.envs.sessions.env import Sessions
+from textenvs.envs.sessions.env import Sessions, SessionsState
 from textenvs.envs.sessions.expert import Line, fitting, read, updated, write
 from textenvs.envs.sessions.facts import Key, Question, Statement
 from textenvs.envs.sessions.life import Life, Session, life_of
+from textenvs.envs.sessions.regret import expected_of
 from textenvs.messages import Message, Messages, user
 from textenvs.task import Task
+from textenvs.turn import Turn
 
 #: Of people and of things, for lines of the notebook: all lives have the same ones.
 PEOPLE, THINGS = "ab", "xyz"
@@ -82,8 +84,19 @@ def shortened(life: Life) -> ShortLife:
     return ShortLife(**parts)
 
 
+@dataclass
+class SmallState(SessionsState):
+    """An episode: also the notebooks that were written."""
+
+    shared: ClassVar[tuple[str, ...]] = (*SessionsState.shared, "notebooks")
+
+    notebooks: tuple[str, ...] = ()
+
+
 class SmallSessions(Sessions):
     """Lives of a few days, told with a word or two a sentence; the notebook has two lines.
+
+    At the end ``info["metrics"]`` also has what :func:`writing` returns.
 
     Args:
         writer: Who writes the notebook of the scripted policy that ``demonstration`` returns: one of :data:`WRITERS`.
@@ -94,10 +107,11 @@ class SmallSessions(Sessions):
         **options: ``correct``, ``leak`` and those of :class:`~textenvs.env.TextEnv`.
     """
 
+    state_type = SmallState
     write_request = "Write"
 
     def __init__(
-        self, *, writer: str = EXPERT, seed: int = 0, sessions: int = 9, capacity: int = CAPACITY, **options: Any
+        self, *, writer: str = EXPERT, seed: int = 0, sessions: int = 6, capacity: int = CAPACITY, **options: Any
     ) -> None:
         if writer not in WRITERS:
             raise ValueError(f"writer: {writer!r} is not one of {', '.join(WRITERS)}")
@@ -115,6 +129,17 @@ class SmallSessions(Sessions):
         """Return the law, the notebook, what is told, and the question."""
         return (user(text_of_session(self.life, self.session, self.state.notebook)),)
 
+    def _take_notebook(self, text: str) -> Turn:
+        turn = super()._take_notebook(text)
+        self.state.notebooks = (*self.state.notebooks, self.state.notebook)
+        return turn
+
+    def _take_answer(self, text: str) -> Turn:
+        turn = super()._take_answer(text)
+        if not turn.terminated:
+            return turn
+        return replace(turn, metrics={**turn.metrics, **writing(self.life, self.state.notebooks)})
+
     def demonstration(self, rng: np.random.Generator) -> str:
         """Answer from the plain lines of the notebook; write those that the writer prefers."""
         state = self.state
@@ -130,6 +155,38 @@ def written(writer: str, life: Life, notebook: str, session: Session, rng: np.ra
     lines = updated(read(life, notebook), session.statements, session.day)
     chosen = fitting(ORDERS[writer](life, session, lines, rng), life.scale.capacity)
     return "\n".join(line.text for line in lines if line in chosen)
+
+
+def writing(life: Life, notebooks: Sequence[str]) -> dict[str, float]:
+    """Return what the notebooks of a life are worth, whatever its answers were.
+
+    Args:
+        life: The life.
+        notebooks: At the end of each session but the last.
+
+    Returns:
+        ``written``: the expected share of right answers of a policy that answers as the expert does from those of their
+        lines that are right. Of the lines, the shares that are right (``right``), a right code of the thing that is
+        asked for most on the next day (``most``) and least (``least``), a right one before a change (``before``), and
+        a right promise (``promise``).
+    """
+    current: list[Line] = []
+    good: list[str] = []
+    counts = dict.fromkeys(("right", "most", "least", "before", "promise"), 0)
+    total = 0
+    for session, notebook in zip(life.sessions, notebooks, strict=False):
+        current = updated(current, session.statements, session.day)
+        lines = [line for line in read(life, notebook) if line in current]
+        good.append("\n".join(line.text for line in lines))
+        total += len(notebook.split("\n")) if notebook else 0
+        percent = life.phase(session.day + 1).percent
+        most, least = max(percent, key=percent.__getitem__), min(percent, key=percent.__getitem__)
+        for line in lines:
+            kind = "before" if line.was else {most: "most", least: "least"}.get(str(line.key[1]))
+            for name in ("right", "promise" if isinstance(line.key[1], int) else kind):
+                if name is not None:
+                    counts[name] += 1
+    return {"written": expected_of(life, good), **{name: count / max(1, total) for name, count in counts.items()}}
 
 
 # ---------------------------------------------------------------------- texts
