@@ -125,6 +125,7 @@ def make_start(
     words: str,
     context: int,
     seed: int,
+    chat_template: str = tiny.CHATML,
 ) -> None:
     """Keep a model of random weights with a tokenizer of its own.
 
@@ -135,9 +136,11 @@ def make_start(
         words: A regular expression; no token goes beyond a match of it.
         context: Positions that an episode may have.
         seed: Of the weights.
+        chat_template: Of the tokenizer.
     """
     rest: dict[str, Any] = dict(shape)
-    tokenizer = tiny.build_tokenizer(texts_of(talks), rest.pop("vocab_size"), words=words)
+    size = rest.pop("vocab_size")
+    tokenizer = tiny.build_tokenizer(texts_of(talks), size, chat_template=chat_template, words=words)
     eos = tokenizer.eos_token_id
     built = tiny.build_model(len(tokenizer), max_context=context, eos_token_id=eos, seed=seed, **rest)
     keep(folder, lambda unfinished: tiny.save(unfinished, built, tokenizer), {})

@@ -108,7 +108,7 @@ class SmallSessions(Sessions):
     """
 
     state_type = SmallState
-    write_request = "Write"
+    write_request = "Write:"
 
     def __init__(
         self, *, writer: str = EXPERT, seed: int = 0, sessions: int = 6, capacity: int = CAPACITY, **options: Any

@@ -27,9 +27,14 @@ HELD_OUT = 1000
 #: How a policy was made that is a script.
 SCRIPT = "script"
 #: A code is four tokens of two characters, and what it is the code of one.
-_WORDS = r"unknown|user|assistant| was |[A-Z][a-z]*| [a-z0-9](?![a-z0-9])| \d\d(?![a-z0-9])|[a-z0-9]{2}|[\s\S]"
+_WORDS = r"unknown| was |[A-Z][a-z]*| [a-z0-9](?![a-z0-9])| \d\d(?![a-z0-9])|[a-z0-9]{2}|[\s\S]"
+#: Nothing stands between a question and its answer, so that the heads that copy begin where the question ends.
+_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}<|im_end|>{% endif %}{% endfor %}"
+)
 #: Conversations that the vocabulary is made of.
-_VOCABULARY = 12_000
+_VOCABULARY = 4_000
 #: Of a life: numbers that the results keep.
 MEASURES = (
     *("score", "return", "leaks", "regret", "regret_to_expert", "written"),
@@ -63,11 +68,11 @@ class Settings:
     imitated: int = 1_000_000
     demonstrations: int = 12_000
     imitation: tuple[str, ...] = ("sft.batch_size=16", "sft.lr=2e-3", "sft.weight_decay=0.1")
-    sampled: int = 300_000
+    sampled: int = 500_000
     reinforcement: tuple[str, ...] = (
         *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
-        *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=8", "rollout.n=8", "data.val_size=1"),
-        "actor.lr=1e-3",
+        *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=32", "rollout.n=4", "data.val_size=1"),
+        *("actor.lr=3e-4", "rollout.temperature=0.6"),
     )
 
     @property
@@ -117,7 +122,8 @@ class Runs:
         if not folder.exists():
             shape, context = dict(settings.model), settings.context
             talks = self._talks(seed, _VOCABULARY)
-            imitation.make_start(folder, talks, shape, words=_WORDS, context=context, seed=seed)
+            own = {"words": _WORDS, "chat_template": _TEMPLATE}
+            imitation.make_start(folder, talks, shape, context=context, seed=seed, **own)
         return str(folder)
 
     def model(self, policy: Policy) -> Path:
