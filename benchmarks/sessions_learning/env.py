@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -88,8 +88,6 @@ def shortened(life: Life) -> ShortLife:
 class SmallState(SessionsState):
     """An episode: also the notebooks that were written."""
 
-    shared: ClassVar[tuple[str, ...]] = (*SessionsState.shared, "notebooks")
-
     notebooks: tuple[str, ...] = ()
 
 
@@ -115,8 +113,9 @@ class SmallSessions(Sessions):
     ) -> None:
         if writer not in WRITERS:
             raise ValueError(f"writer: {writer!r} is not one of {', '.join(WRITERS)}")
-        sizes = {"sessions": sessions, "people": len(PEOPLE), "things": len(THINGS), "capacity": capacity}
-        super().__init__(seed=seed, **sizes, **options)
+        super().__init__(
+            seed=seed, sessions=sessions, people=len(PEOPLE), things=len(THINGS), capacity=capacity, **options
+        )
         self.writer = writer
 
     def opening(self, task: Task) -> Sequence[Message]:
@@ -129,7 +128,14 @@ class SmallSessions(Sessions):
         """Return the law, the notebook, what is told, and the question."""
         return (user(text_of_session(self.life, self.session, self.state.notebook)),)
 
+    @property
+    def notebooks(self) -> tuple[str, ...]:
+        """Those that were written in this episode."""
+        assert isinstance(self.state, SmallState)
+        return self.state.notebooks
+
     def _take_notebook(self, text: str) -> Turn:
+        assert isinstance(self.state, SmallState)
         turn = super()._take_notebook(text)
         self.state.notebooks = (*self.state.notebooks, self.state.notebook)
         return turn
@@ -138,7 +144,7 @@ class SmallSessions(Sessions):
         turn = super()._take_answer(text)
         if not turn.terminated:
             return turn
-        return replace(turn, metrics={**turn.metrics, **writing(self.life, self.state.notebooks)})
+        return replace(turn, metrics={**turn.metrics, **writing(self.life, self.notebooks)})
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """Answer from the plain lines of the notebook; write those that the writer prefers."""

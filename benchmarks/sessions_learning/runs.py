@@ -72,7 +72,7 @@ class Settings:
     reinforcement: tuple[str, ...] = (
         *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
         *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=32", "rollout.n=4", "data.val_size=1"),
-        *("actor.lr=3e-4", "rollout.temperature=0.6"),
+        *("actor.lr=7e-4", "rollout.temperature=0.6"),
     )
 
     @property
