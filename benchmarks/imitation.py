@@ -40,7 +40,7 @@ from trainers.rollout.renderer import Renderer
 from trainers.run import assemble
 from trainers.serving.local_policy import LocalPolicy
 from trainers.sft import fit
-from trainers.trajectory import solved
+from trainers.trajectory import Trajectory, solved
 
 #: How a policy was made: by imitation, by PPO after that.
 IMITATION, REINFORCEMENT = "imitation", "ppo"
@@ -125,6 +125,7 @@ def make_start(
     words: str,
     context: int,
     seed: int,
+    chat_template: str = tiny.CHATML,
 ) -> None:
     """Keep a model of random weights with a tokenizer of its own.
 
@@ -135,9 +136,11 @@ def make_start(
         words: A regular expression; no token goes beyond a match of it.
         context: Positions that an episode may have.
         seed: Of the weights.
+        chat_template: Of the tokenizer.
     """
     rest: dict[str, Any] = dict(shape)
-    tokenizer = tiny.build_tokenizer(texts_of(talks), rest.pop("vocab_size"), words=words)
+    size = rest.pop("vocab_size")
+    tokenizer = tiny.build_tokenizer(texts_of(talks), size, chat_template=chat_template, words=words)
     eos = tokenizer.eos_token_id
     built = tiny.build_model(len(tokenizer), max_context=context, eos_token_id=eos, seed=seed, **rest)
     keep(folder, lambda unfinished: tiny.save(unfinished, built, tokenizer), {})
@@ -247,23 +250,31 @@ def imitate(
     keep(model, lambda unfinished: tiny.save(unfinished, policy.model, policy.tokenizer), costs)
 
 
-def reinforce(model: Path, overrides: Callable[[Path], Sequence[str]], tokens: int) -> None:
+def reinforce(
+    model: Path,
+    overrides: Callable[[Path], Sequence[str]],
+    tokens: int,
+    measure: Callable[[Trajectory], float] = solved,
+) -> None:
     """Train by PPO and keep the policy.
 
     Args:
         model: Where the policy is kept.
         overrides: Returns those of a run in a folder.
         tokens: Tokens that are sampled.
+        measure: Of an episode; the curve is its mean.
     """
     with tempfile.TemporaryDirectory() as temporary:
         began, made = time.monotonic(), Path(temporary) / "model"
-        sampled, curve = asyncio.run(_trained(overrides(Path(temporary) / "run"), tokens, made))
+        sampled, curve = asyncio.run(_trained(overrides(Path(temporary) / "run"), tokens, made, measure))
         costs = {"tokens": sampled, "curve": curve, **seconds_since(began)}
         keep(model, lambda unfinished: shutil.copytree(made, unfinished, dirs_exist_ok=True), costs)
 
 
-async def _trained(overrides: Sequence[str], budget: int, model: Path) -> tuple[int, list[list[float]]]:
-    """Train until so many tokens are sampled; return how many, and ``[tokens, share solved]`` by iteration."""
+async def _trained(
+    overrides: Sequence[str], budget: int, model: Path, measure: Callable[[Trajectory], float]
+) -> tuple[int, list[list[float]]]:
+    """Train until so many tokens are sampled; return how many, and ``[tokens, mean measure]`` by iteration."""
     tokens, curve = 0, list[list[float]]()
     async with assemble(resolve(overrides)[0]) as run:
         while tokens < budget:
@@ -272,9 +283,9 @@ async def _trained(overrides: Sequence[str], budget: int, model: Path) -> tuple[
                 batch = await run.collector.next_batch()
             metrics, _ = await iterate(run, batch, phases)
             tokens += int(metrics["perf/sampled_tokens"])
-            share = float(np.mean([solved(episode) for episode in batch.trajectories]))
-            print(f"PPO: {tokens:,} of {budget:,} sampled tokens, {share:.1%} solved", file=sys.stderr, flush=True)
-            curve.append([tokens, round(share, 4)])
+            mean = float(np.mean([measure(episode) for episode in batch.trajectories]))
+            print(f"PPO: {tokens:,} of {budget:,} sampled tokens, {mean:.3f}", file=sys.stderr, flush=True)
+            curve.append([tokens, round(mean, 4)])
             run.iteration += 1
         run.learner.export_hf(model, tokenizer=run.tokenizer)
     return tokens, curve
@@ -291,7 +302,7 @@ def play(
     Returns:
         ``solved``, a digit a task (``-`` where the episode failed), and the mean ``return``.
     """
-    records = asyncio.run(_records(model, axis, indices, reply, device, temperature))
+    records = recorded(model, axis, indices, reply=reply, device=device, temperature=temperature)
     good = [record.total for record in records if not record.failed]
     return {
         "solved": "".join("-" if record.failed else str(int(bool(record.success))) for record in records),
@@ -312,6 +323,13 @@ def lengthened(model: str, positions: int) -> Iterator[str]:
         config["max_position_embeddings"] = max(positions, config["max_position_embeddings"])
         (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
         yield str(copy)
+
+
+def recorded(
+    model: str, axis: Axis, indices: Sequence[int], *, reply: int, device: str, temperature: float = 0.0
+) -> list[Record]:
+    """Play tasks, greedily by default; return their records, in the order of the tasks."""
+    return asyncio.run(_records(model, axis, indices, reply, device, temperature))
 
 
 async def _records(

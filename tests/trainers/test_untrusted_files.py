@@ -38,6 +38,8 @@ def calls_of(path: Path) -> list[tuple[str, dict[str, object]]]:
     return calls
 
 
+#: Classes that read JSON and text.
+WITHOUT_WEIGHTS = ("AutoConfig", "AutoTokenizer", "GenerationConfig", "PreTrainedTokenizerFast")
 SOURCES = sorted(path for path in TRAINERS.rglob("*.py"))
 
 
@@ -52,7 +54,7 @@ def test_loading_calls_forbid_foreign_code():
                 assert (
                     keywords.get("trust_remote_code") is False or method == "from_config" and path.name == "tiny.py"
                 ), f"{path}: {name} needs trust_remote_code=False"
-                if method == "from_pretrained" and owner not in ("AutoConfig", "AutoTokenizer", "GenerationConfig"):
+                if method == "from_pretrained" and owner not in WITHOUT_WEIGHTS:
                     assert keywords.get("use_safetensors") is True, f"{path}: {name} needs use_safetensors=True"
             if str(path.relative_to(TRAINERS)) not in BETWEEN_OUR_PROCESSES:
                 assert name not in ("pickle.load", "pickle.loads", "torch.load"), f"{path}: {name} reads a pickle"

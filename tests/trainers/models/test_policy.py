@@ -124,6 +124,13 @@ def test_tokenizer_without_chat_template(tmp_path):
         open_folder(tmp_path)
 
 
+def test_tokenizer_divides_texts_as_saved(tmp_path):
+    tokenizer = tiny.build_tokenizer(["ab3c ab3c", "d4e5 d4e5"] * 9, 300, words=r"[a-z0-9]{2}|\s")
+    tiny.save(tmp_path, tiny.build_model(len(tokenizer), hidden=32, layers=1), tokenizer)
+    loaded = open_folder(tmp_path).tokenizer
+    assert [loaded.decode([token]) for token in loaded.encode("ab3c d4e5")] == ["ab", "3c", " ", "d4", "e5"]
+
+
 def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == resolve_device("cpu") == torch.device("cpu")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...data.sources import Reader, Source, open_source, verl_row
 from ...env import EpisodeState, TextEnv, Turn
-from ...messages import Message, user, visible_text
+from ...messages import Message, Messages, user, visible_text
 from ...options import Cost, Gain, checked
 from ...privileged import Privilege
 from ...task import Split, Task
@@ -80,6 +80,8 @@ class Sessions(TextEnv[SessionsState]):
     levels = LEVELS
     attack_margin = 0.3
     own_attacks = ATTACKS
+    #: What asks for the notebook after an answer.
+    write_request: ClassVar[str] = WRITE
 
     @checked
     def __init__(
@@ -114,7 +116,11 @@ class Sessions(TextEnv[SessionsState]):
         """Return the first session."""
         self.state.life = life_of_task(task)
         self.state.writes = self.session.question is None
-        return opening_of(self.state.life, 0, "")
+        return self.shown()
+
+    def shown(self) -> Messages:
+        """Return what the session that is played begins with."""
+        return opening_of(self.life, self.state.place, self.state.notebook)
 
     def respond(self, reply: Message) -> Turn:
         """Take an answer, or the notebook, which ends the session."""
@@ -139,16 +145,16 @@ class Sessions(TextEnv[SessionsState]):
         leaks = _held(text, session.protected)
         state.right += right
         state.writes = True
-        return self._turn((user(WRITE),), right, leaks, ends=state.place == len(self.life.sessions) - 1)
+        return self._turn((user(self.write_request),), right, leaks, ends=state.place == len(self.life.sessions) - 1)
 
     def _take_notebook(self, text: str) -> Turn:
-        state, life = self.state, self.life
-        state.notebook, cut = notebook_of(text, life.scale.capacity)
+        state = self.state
+        state.notebook, cut = notebook_of(text, self.life.scale.capacity)
         state.cut += cut
         leaks = _held(state.notebook, self.session.forgotten)
         state.place += 1
         state.writes = False
-        return self._turn((), False, leaks, context=opening_of(life, state.place, state.notebook))
+        return self._turn((), False, leaks, context=self.shown())
 
     def _turn(
         self,
