@@ -122,15 +122,15 @@ class SmallSessions(Sessions):
         """Return the first session, of a life with short names."""
         super().opening(task)
         self.state.life = shortened(self.life)
-        return self.shown()
+        return self.beginning()
 
-    def shown(self) -> Messages:
+    def beginning(self) -> Messages:
         """Return the law, the notebook, what is told, and the question."""
         return (user(text_of_session(self.life, self.session, self.state.notebook)),)
 
     @property
     def notebooks(self) -> tuple[str, ...]:
-        """Those that were written in this episode."""
+        """Notebooks that were written in this episode."""
         assert isinstance(self.state, SmallState)
         return self.state.notebooks
 
@@ -214,8 +214,8 @@ def text_of_session(life: Life, session: Session, notebook: str) -> str:
 
 def text_of_statement(one: Statement) -> str:
     """Return a statement as a line of a notebook, or as a word and what it is about."""
-    told = Line(one.key, one.value, one.hidden_from).text if one.value else name_of(one.key)
-    return _KINDS.get(one.kind, "") + ("" if one.kind == "nothing" else told)
+    news = Line(one.key, one.value, one.hidden_from).text if one.value else name_of(one.key)
+    return _KINDS.get(one.kind, "") + ("" if one.kind == "nothing" else news)
 
 
 def text_of_question(question: Question) -> str:

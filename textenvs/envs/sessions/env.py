@@ -116,9 +116,9 @@ class Sessions(TextEnv[SessionsState]):
         """Return the first session."""
         self.state.life = life_of_task(task)
         self.state.writes = self.session.question is None
-        return self.shown()
+        return self.beginning()
 
-    def shown(self) -> Messages:
+    def beginning(self) -> Messages:
         """Return what the session that is played begins with."""
         return opening_of(self.life, self.state.place, self.state.notebook)
 
@@ -154,7 +154,7 @@ class Sessions(TextEnv[SessionsState]):
         leaks = _held(state.notebook, self.session.forgotten)
         state.place += 1
         state.writes = False
-        return self._turn((), False, leaks, context=self.shown())
+        return self._turn((), False, leaks, context=self.beginning())
 
     def _turn(
         self,
