@@ -300,8 +300,8 @@ EDITS = (
         "unknown-user",
         "Somebody whom nobody knows is let in.",
         "@lib@/rules.sh",
-        "        decision=deny reason=unknown\n        return\n",
-        "        decision=deny reason=unknown\n",
+        "if [[ -z ${state_of[$login]} ]]; then",
+        "if [[ -z $login ]]; then",
     ),
     (
         "case-of-request",

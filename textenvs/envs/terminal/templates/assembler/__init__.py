@@ -57,13 +57,13 @@ _BEHIND = {"register": "", "indirect": "]", "value": "", "address": "", "text": 
 def _text(tree: _Tree, kind: str = "") -> str:
     if isinstance(tree, tuple):
         sign, one, other = tree
-        left, right = (f"({_text(part)})" if isinstance(part, tuple) else _text(part) for part in (one, other))
+        before, behind = (f"({_text(part)})" if isinstance(part, tuple) else _text(part) for part in (one, other))
         # What is computed from the left to the right needs no parentheses there.
         if isinstance(one, tuple) and (one[0] in "*/" or sign in "+-"):
-            left = _text(one)
+            before = _text(one)
         if isinstance(other, tuple) and other[0] in "*/" and sign in "+-":
-            right = _text(other)
-        return f"{left} {sign} {right}"
+            behind = _text(other)
+        return f"{before} {sign} {behind}"
     if isinstance(tree, int) and kind in ("", "word") and tree > 9:
         return (f"0x{tree:x}", f"{tree}", f"0b{tree:b}", f"0x{tree:X}")[tree % 4]
     return str(tree)
@@ -71,7 +71,7 @@ def _text(tree: _Tree, kind: str = "") -> str:
 
 @dataclass
 class _Assembly:
-    """What the assembler makes of files by the rules of a project."""
+    """An assembled file, by the rules of a project."""
 
     variant: Variant
     files: Mapping[str, Sequence[_Line]]
@@ -79,7 +79,7 @@ class _Assembly:
     uses: Counter[str] = field(default_factory=Counter)
     code: list[tuple[int, list[int], str]] = field(default_factory=list)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
-    here: int = 0
+    address: int = 0
     scope: str = ""
     place: tuple[str, int] = ("", 0)
     is_last: bool = False
@@ -90,7 +90,7 @@ class _Assembly:
         """Assemble a file."""
         made = cls(variant, files)
         for made.is_last in (False, True):
-            made.here, made.scope = variant["origin"], ""
+            made.address, made.scope = variant["origin"], ""
             for path, number, line in made.lines(name):
                 made.place = (path.rpartition("/")[2], number)
                 made.line(line)
@@ -129,7 +129,7 @@ class _Assembly:
 
     def named(self, name: str) -> int:
         if name == "$":
-            return self.here
+            return self.address
         if name.startswith("'"):
             return ord(name[1])
         name = self.full(name)
@@ -150,7 +150,7 @@ class _Assembly:
                 self.twice[self.place] = name
 
     def line(self, line: _Line) -> None:
-        begin, words = self.here, list[int]()
+        begin, words = self.address, list[int]()
         if line.label and not line.label.startswith("."):
             self.scope = line.label
 
@@ -158,21 +158,21 @@ class _Assembly:
             if not -32768 <= number <= 65535:
                 self.problem(f"too large: {number}")
             words.append(number % 65536)
-            self.here += 1
+            self.address += 1
 
         if line.operation.upper() == "EQU":
             self.define(self.full(line.label), self.value(line.operands[0][1]))
         elif line.label:
-            self.define(self.full(line.label), self.here)
+            self.define(self.full(line.label), self.address)
         if self.place in self.twice:
             self.problem(f"name twice: {self.twice[self.place]}")
         operation, operands = line.operation.upper(), line.operands
         if operation == "ORG":
-            self.here = begin = self.value(operands[0][1])
+            self.address = begin = self.value(operands[0][1])
         elif operation == "SPACE":
             filling = self.variant["filling"]
             for n in range(1, self.value(operands[0][1]) + 1):
-                add(filling(n, self.here))
+                add(filling(n, self.address))
         elif operation == "WORD":
             for kind, tree in operands:
                 for number in self.variant["text-packing"](str(tree)) if kind == "text" else [self.value(tree)]:
@@ -276,8 +276,8 @@ class _Writer:
             leaves: list[_Tree] = [rng.randint(1, 300), rng.choice(names), f"'{rng.choice('abcXYZ')}'"]
             return rng.choice(leaves)
         sign = rng.choice("+-*/")
-        right: _Tree = rng.randint(2, 9) if sign in "*/" else self.expression(names, depth - 1)
-        return sign, self.expression(names, depth - 1), right
+        behind: _Tree = rng.randint(2, 9) if sign in "*/" else self.expression(names, depth - 1)
+        return sign, self.expression(names, depth - 1), behind
 
     def word(self, *trees: _Tree, label: str = "", **options: str) -> _Line:
         return _Line("WORD", [("word", tree) for tree in trees], label, **options)

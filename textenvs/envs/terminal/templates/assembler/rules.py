@@ -104,10 +104,10 @@ RULES = (
         "@lib@/assemble.awk",
         "Free space is filled with the wrong words.",
         [
-            Option("add(0)", "The words of `SPACE` are 0.", lambda n, here: 0),
-            Option("add(65535)", "The words of `SPACE` are 65535.", lambda n, here: 65535),
-            Option("add(n)", "The words of `SPACE` are 1, 2, 3 and so on.", lambda n, here: n),
-            Option("add(here)", "The words of `SPACE` are their own addresses.", lambda n, here: here),
+            Option("add(0)", "The words of `SPACE` are 0.", lambda n, address: 0),
+            Option("add(65535)", "The words of `SPACE` are 65535.", lambda n, address: 65535),
+            Option("add(n)", "The words of `SPACE` are 1, 2, 3 and so on.", lambda n, address: n),
+            Option("add(here)", "The words of `SPACE` are their own addresses.", lambda n, address: address),
         ],
     ),
     Rule(

@@ -64,7 +64,7 @@ class _Party:
 
     @property
     def backwards(self) -> list[int]:
-        """What sorts codes from the last one to the first."""
+        """A key that sorts codes from the last one to the first."""
         return [-ord(letter) for letter in self.code]
 
 
@@ -315,9 +315,9 @@ def _drawn(rng: random.Random, variant: Variant) -> _Election:
             (("-",), rng.randint(12, 20)),
         ],
     }
-    for name, (more, fewer) in zip(close, _CLOSE, strict=True):
-        factor = rng.randint(300, 360) // (more + fewer)
-        piles[name] = [((first,), more * factor), ((second,), fewer * factor)]
+    for name, (larger, fewer) in zip(close, _CLOSE, strict=True):
+        factor = rng.randint(300, 360) // (larger + fewer)
+        piles[name] = [((first,), larger * factor), ((second,), fewer * factor)]
     boxes = _boxes(rng, variant, piles, main)
     base, share = _Election(variant, parties, seats_of, boxes).base(), variant["threshold"]
     # The party at the threshold has exactly its share, and the next one a vote less.
@@ -352,8 +352,8 @@ def _boxes(
         # It has no status, and is behind the one that is not counted.
         _Box(numbers[5], small, rng.randint(300, 400), [((main[1],), 12), (("-",), 5), ((main[2],), 18)]),
     ]
-    others = [status for status in _STATUSES if status != ignored]
-    for status, ballots, number in zip(others, (12, 17, 22, 27), numbers[6:10], strict=True):
+    statuses = [status for status in _STATUSES if status != ignored]
+    for status, ballots, number in zip(statuses, (12, 17, 22, 27), numbers[6:10], strict=True):
         few = [((rng.choice(main),), part) for part in _split(rng, ballots, 12)]
         boxes.append(_Box(number, small, rng.randint(1000, 1800), few, status=status))
     for number, region in zip(numbers[10:], close, strict=True):
@@ -445,9 +445,9 @@ def _count(rng: random.Random, variant: Variant) -> Check:
     pairs = (_mayor(rng, variant, swapped) for swapped in (False, True))
     mayors = [replace(other, boxes=[replace(other.boxes[1], mayor=pile, piles=other.boxes[6].piles)]) for pile in pairs]
     box = election.boxes[4]
-    more = replace(box, piles=[*box.piles, *((marks, rng.randint(70, 99)) for marks, _ in box.piles[:9])])
-    corrected = replace(election, boxes=[*election.boxes[:4], more, *election.boxes[5:]])
-    inputs = election.files(rng, "one") | {"new.box": more.text(rng, 4)}
+    larger = replace(box, piles=[*box.piles, *((marks, rng.randint(70, 99)) for marks, _ in box.piles[:9])])
+    corrected = replace(election, boxes=[*election.boxes[:4], larger, *election.boxes[5:]])
+    inputs = election.files(rng, "one") | {"new.box": larger.text(rng, 4)}
     for place, one in enumerate(mayors):
         inputs |= one.files(rng, f"mayor{place}")
     command = (

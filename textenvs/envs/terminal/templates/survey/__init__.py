@@ -100,13 +100,13 @@ class _Survey:
         return sorted(rows, key=lambda row: self.variant["order-of-categories"](row[0], row[1], len(row[2])))
 
     def frequencies(self, records: Sequence[_Record], name: str) -> list[str]:
-        known = [one for one in records if one[name] is not None]
-        base = known if self.variant["base-of-shares"] == "known" else records
+        answered = [one for one in records if one[name] is not None]
+        base = answered if self.variant["base-of-shares"] == "known" else records
         lines = [
             self.variant["share-line"].format(code, label, self.percent(group, base), len(group))
             for code, label, group in self.categories(records, name)
         ]
-        return [*lines, f"no answer: {len(records) - len(known)}"]
+        return [*lines, f"no answer: {len(records) - len(answered)}"]
 
     def crosstab(self, records: Sequence[_Record], row: str, column: str) -> list[str]:
         records = [one for one in records if one[row] is not None and one[column] is not None]
@@ -303,6 +303,7 @@ def _drawn(rng: random.Random, variant: Variant) -> _Tables:
     people = [
         record(city=None, sex=None, age=None, income=None, q1="2", q2=None),
         record(city=None, age=None),
+        record(city=None, age=high, sex="1"),
         *(record(city="3", sex=sex) for sex in "112"),
         *(record(age=age) for age in (low, high, low, high)),
         *(record(q1="2", q2=code) for code in "124"),

@@ -136,13 +136,6 @@ EDITS = (
         'folder.glob("*.dat*")',
     ),
     (
-        "wrong-filter",
-        "Answers to questions that were asked are treated as if they were not.",
-        "@code@/answers.py",
-        "record[one.needs[0]] != one.needs[1]",
-        "record[one.needs[0]] == one.needs[1]",
-    ),
-    (
         "target-overwritten",
         "It ends with a KeyError about a code.",
         "@code@/weights.py",

@@ -158,8 +158,8 @@ class _School:
 
     def free(self, day: str, period: str, week: str, seats: str) -> list[str]:
         time = f"{week}{_DAYS.index(day)}/{period}"
-        taken = {one.room for one in self.held if one.time == time}
-        rooms = [(room, number) for room, number in self.seats.items() if room not in taken and number >= int(seats)]
+        occupied = {one.room for one in self.held if one.time == time}
+        rooms = [(room, number) for room, number in self.seats.items() if room not in occupied and number >= int(seats)]
         return [
             f"{room} {number}" for room, number in sorted(rooms, key=lambda row: self.variant["order-of-rooms"](*row))
         ]
@@ -198,19 +198,19 @@ class _School:
             return ["no school"]
         letter = self.letter(day)
         held = [one for one in self.held if one.day == day.weekday() and one.weeks == letter]
-        gone = {who for who, since, until in self.absences if self.variant["absence-end"](day, since, until)}
+        away = {who for who, since, until in self.absences if self.variant["absence-end"](day, since, until)}
         return [
             self.variant["substitute-line"].format(
-                substitute=self.substitute(one, held, gone), **{**one.__dict__, "room": ""}
+                substitute=self.substitute(one, held, away), **{**one.__dict__, "room": ""}
             )
             for one in sorted(held, key=lambda one: (one.period, one.class_name, one.teacher))
-            if one.teacher in gone
+            if one.teacher in away
         ]
 
-    def substitute(self, lesson: _Lesson, held: Sequence[_Lesson], gone: Iterable[str]) -> str:
+    def substitute(self, lesson: _Lesson, held: Sequence[_Lesson], away: Iterable[str]) -> str:
         """Return who has a lesson in the place of an absent teacher."""
         busy = {one.teacher for one in held if one.period == lesson.period}
-        free = [one for one in self.teachers if one.code not in gone and one.code not in busy]
+        free = [one for one in self.teachers if one.code not in away and one.code not in busy]
         own = {one.code: [other for other in self.lessons if other.teacher == one.code] for one in free}
         today = {one.code: sum(other.teacher == one.code for other in held) for one in free}
         first: Mapping[str, Callable[[_Teacher], int | bool]] = {
@@ -353,8 +353,8 @@ def _drawn(rng: random.Random, variant: Variant) -> _Week:
     lessons += _cases(rng, names, list(seats), [absent, busy, free, away, single], pool, day.weekday())
     school = _School(variant, pupils, seats, teachers, lessons, absences, first)
     other_week = "B" if school.letter(day) == "A" else "A"
-    taken = _Lesson(names[2], day.weekday(), 7, "Music", free, "Studio", other_week)
-    return _Week(replace(school, lessons=[*lessons, taken]), day, later)
+    occupied = _Lesson(names[2], day.weekday(), 7, "Music", free, "Studio", other_week)
+    return _Week(replace(school, lessons=[*lessons, occupied]), day, later)
 
 
 def _lessons(rng: random.Random, names: Sequence[str], rooms: Sequence[str], staff: Sequence[str]) -> list[_Lesson]:
@@ -490,9 +490,9 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
 def _check(rng: random.Random, variant: Variant) -> Check:
     """Ask all about one school, and a little about another one."""
     week, other = _week(rng, variant), _drawn(rng, variant)
-    asked = {"one school": (week, week.questions()), "two": (other, other.questions()[1:6])}
+    schools = {"one school": (week, week.questions()), "two": (other, other.questions()[1:6])}
     inputs, expected, commands = dict[str, str](), list[str](), list[str]()
-    for number, (name, (one, questions)) in enumerate(asked.items()):
+    for number, (name, (one, questions)) in enumerate(schools.items()):
         inputs |= one.school.files(rng, name)
         written = "".join(f"{question.replace('; ', ' ; ' if number else '; ')}\n" for question in questions)
         inputs[f"questions{number}"] = written

@@ -113,22 +113,24 @@ RULES = (
         "sql/load.sql",
         "The teachers are in another order than agreed.",
         [
-            Option("ORDER BY code", "`load` is in the order of the codes of teachers.", lambda code, name, more: code),
+            Option(
+                "ORDER BY code", "`load` is in the order of the codes of teachers.", lambda code, name, surplus: code
+            ),
             Option(
                 "ORDER BY name, code",
                 "`load` is in the order of the names of teachers, and of equal ones in that of codes.",
-                lambda code, name, more: (name, code),
+                lambda code, name, surplus: (name, code),
             ),
             Option(
                 "ORDER BY hours - contract DESC, code",
                 "`load` begins with those who have most hours more than in their contract, and of these with the first "
                 "code.",
-                lambda code, name, more: (-more, code),
+                lambda code, name, surplus: (-surplus, code),
             ),
             Option(
                 "ORDER BY hours - contract, code",
                 "`load` begins with those who lack most hours of their contract, and of these with the first code.",
-                lambda code, name, more: (more, code),
+                lambda code, name, surplus: (surplus, code),
             ),
         ],
     ),
