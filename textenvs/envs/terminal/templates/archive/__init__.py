@@ -78,7 +78,7 @@ class _Folder:
         files = {f"src/{photo.name}": f"{photo.content}\n" for photo in self.photos}
         files |= {f"src/{photo.name}.txt": photo.sidecar for photo in self.photos if photo.lines is not None}
         files |= {f"src/{name}": f"title: {token(self.rng)}\n" for name in self.orphans}
-        files["cameras.txt"] = "".join(f"{minutes:03} {name}\n" for name, minutes in self.cameras.items())
+        files["cameras.txt"] = "".join(f"{minutes:05} {name}\n" for name, minutes in self.cameras.items())
         for name, rule in self.albums.items():
             files[f"albums/{name}.rule"] = "\n".join(f"{key}: {value}" for key, value in rule.items())
         return files
@@ -308,12 +308,12 @@ def _photos(rng: random.Random, archive: _Archive) -> Check:
 
 def _changes(rng: random.Random, archive: _Archive) -> Check:
     """Import a few photos; the cameras change, then a sidecar, and all is made again."""
-    folder, year, colour = _Folder(rng, cameras={"Pix 3": 8}), rng.randint(2005, 2023), rng.choice(COLOURS)
+    folder, year, colour = _Folder(rng, cameras={"Pix 3": 1980}), rng.randint(2005, 2023), rng.choice(COLOURS)
     for month in (3, 5, 8):
         folder.photo(f"{year}-{month:02}-{rng.randint(10, 20)} 12:{rng.randint(10, 59)}:10", tags=colour, rating="3")
     folder.albums = {"all": {"tags": colour}}
     inputs, texts = folder.files(), [archive.text(folder)]
-    folder.cameras = {"Pix 3": rng.randint(1500, 1600)}
+    folder.cameras = {"Pix 3": rng.randint(4800, 4899)}
     inputs["new-cameras.txt"] = folder.files()["cameras.txt"]
     texts.append(archive.text(folder))
     photo = folder.photos[1]
