@@ -130,7 +130,7 @@ class SmallSessions(Sessions):
 
     @property
     def notebooks(self) -> tuple[str, ...]:
-        """Those that were written in this episode."""
+        """The notebooks of this episode."""
         assert isinstance(self.state, SmallState)
         return self.state.notebooks
 
