@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ KEY = "easy/train/0/sessions=6+people=2+things=3+capacity=25/7"
 
 def episode(writer: str, index: int = 0) -> tuple[dict[str, float], list[str]]:
     """Play a script; return the metrics at the end, and all that it was shown and replied."""
-    env, rng, texts, info = make(ENV, writer=writer, seed=HELD_OUT), np.random.default_rng(0), [], {}
+    env: Any = make(ENV, writer=writer, seed=HELD_OUT)
+    rng, texts, info = np.random.default_rng(0), list[str](), dict[str, Any]()
     messages, _ = env.reset(seed=0, options={"task_index": index})
     while not env.state.done:
         reply = env.demonstration(rng)
@@ -95,7 +97,7 @@ def test_settings_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(runs.Runs, "model", lambda self, policy: "smollm2")
     work = runs.Runs(SETTINGS, tmp_path)
     assert work.imitation(3, 7).sft.steps == 7
-    config = resolve(work.reinforcement(Policy(REINFORCEMENT, 3, "any", 0.0), tmp_path))[0]
+    config: Any = resolve(work.reinforcement(Policy(REINFORCEMENT, 3, "any", 0.0), tmp_path))[0]
     assert (config.env.kwargs, config.trainer.seed, config.algorithm.gamma) == ({"seed": 3}, 3, 0.0)
 
 
