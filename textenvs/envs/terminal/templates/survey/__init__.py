@@ -350,7 +350,7 @@ def _drawn(rng: random.Random, variant: Variant) -> _Tables:
 
 def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: the programs, a survey, letters and parcels."""
-    names = {"code": rng.choice(["code", "survey", "inside", "lib", "steps"])}
+    names = {"code": rng.choice(["code", "share", "inside", "lib", "steps"])}
     variant = Variant.draw(rng, RULES, IDENTIFIERS, names, stated)
     texts = {
         "bin/tables": TABLES_COMMAND,
