@@ -11,7 +11,7 @@ import argparse
 import re
 from pathlib import Path
 
-from textenvs.audit.earnings import earnings, makers
+from textenvs.audit.earnings import earned, makers, scripted_policies
 from textenvs.audit.subject import below_expert, mean, solved
 from textenvs.registry import make
 
@@ -21,9 +21,12 @@ PLACE = re.compile(r"<!-- attacks (\S+) -->\n.*?<!-- end of attacks -->", re.DOT
 
 def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
     """Return an environment's table with its marks: solved rates and mean returns of every policy, a column a level."""
-    levels = {level: earnings(maker, episodes, seed=seed) for level, maker in makers(env_id, {}).items()}
     env = make(env_id)
     env.close()
+    levels = {
+        level: [earned(maker, policy, episodes, seed=seed) for policy in scripted_policies(env)]
+        for level, maker in makers(env_id, {}).items()
+    }
     header = ["policy", "what it does", *(level or "solved, mean return" for level in levels)]
     lines = [header, ["---", "---", *["--:"] * len(levels)]]
     for first, *rest in zip(*levels.values(), strict=True):
