@@ -86,3 +86,14 @@ def test_pages_list_every_attack():
             f"{env_id}: run `python scripts/attack_tables.py docs/environments/*.md`"
         )
         assert {"expert", "random"} <= set(named)
+
+
+def test_table_of_attacks_is_written(tmp_path):
+    page, mark = tmp_path / "gsm8k.md", "<!-- {}attacks{} -->"
+    page.write_text(f"before\n{mark.format('', ' textenv/gsm8k')}\n{mark.format('end of ', '')}\nbehind\n")
+    program = ROOT / "scripts" / "attack_tables.py"
+    subprocess.run([sys.executable, str(program), str(page), "--episodes", "2"], check=True, cwd=ROOT)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- attacks textenv/gsm8k -->\n| policy |")
+    assert "| expert |  | 100.0%, +1.000 |" in text
+    assert text.endswith("<!-- end of attacks -->\nbehind\n")
