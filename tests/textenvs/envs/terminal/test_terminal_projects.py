@@ -35,6 +35,7 @@ def audit(name, seed, most=None):
     assert passes(shell, healthy.project, project, random.Random(seed + 1))
     for fault in project.faults if most is None else random.Random(name).sample(project.faults, most):
         broken = wait_for(project.state(shell, [fault]))
+        assert project.is_kept(broken.project), fault.kind
         assert not passes(shell, broken.project, project, random.Random(seed + 2)), fault.kind
         repaired, _ = shell.run_now(broken, fault.repair)
         # A repair that restores every file needs no second run of the checks.
