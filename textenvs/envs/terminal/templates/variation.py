@@ -47,6 +47,8 @@ _PAGES = (
 _NO_FILE = r"(?!\.(?:txt|csv|tsv|conf|json|sh|py|awk|sql|log|html|md)\b)"
 #: Lines that begin with these are comments.
 _COMMENTS = ("# ", "#!", '"""', "--")
+#: Inputs that are drawn until each option of a rule shows in the output; the last are taken in any case.
+DRAWS = 200
 _TITLES = ("Rules", "What was agreed", "How it works", "Reference", "What is expected")
 
 

@@ -15,7 +15,7 @@ from math import floor
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, token
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import (
@@ -194,10 +194,11 @@ def _decimal(value: Fraction) -> str:
 
 def _laboratory(rng: random.Random, variant: Variant) -> _Laboratory:
     """Draw a laboratory in which each rule shows."""
-    while True:
+    for _ in range(DRAWS):
         laboratory = _drawn(rng, variant)
         if variant.separates(_BY_CHANCE, laboratory.printed):
-            return laboratory
+            break
+    return laboratory
 
 
 def _drawn(rng: random.Random, variant: Variant) -> _Laboratory:

@@ -23,7 +23,7 @@ from ..parts import (
     person,
     token,
 )
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import CHECK, COUNT, FORMAT, MAKEFILE, PARTIES, READ, REPORT, RUNOFF, SEATS, STATIONS, TENTHS, TURNOUT
@@ -367,7 +367,7 @@ def _boxes(
 
 def _election(rng: random.Random, variant: Variant) -> _Election:
     """Draw an election until each rule and each fault shows in it."""
-    while True:
+    for _ in range(DRAWS):
         election = _drawn(rng, variant)
         exempt = next(row for row in election.rows() if row.exempt)
         if 100 * exempt.votes >= variant["threshold"] * election.base():
@@ -375,7 +375,8 @@ def _election(rng: random.Random, variant: Variant) -> _Election:
         if not any(code == exempt.code for _, code in election.seats()):
             continue
         if variant.separates(_BY_CHANCE, election.printed):
-            return election
+            break
+    return election
 
 
 def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:

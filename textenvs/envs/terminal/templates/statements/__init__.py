@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, token
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import (
@@ -208,10 +208,11 @@ class _Bank:
 
 def _bank(rng: random.Random, variant: Variant, base: str) -> _Bank:
     """Draw statements in which each rule shows."""
-    while True:
+    for _ in range(DRAWS):
         bank = _drawn(rng, variant, base)
         if variant.separates(_BY_CHANCE, bank.printed):
-            return bank
+            break
+    return bank
 
 
 def _drawn(rng: random.Random, variant: Variant, base: str) -> _Bank:

@@ -23,7 +23,7 @@ from ..parts import (
     person,
     token,
 )
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import ANSWERS, CODEBOOK, FORMATS, MAIN, TABLES, TABLES_COMMAND, WEIGHTS
@@ -247,10 +247,11 @@ class _Tables:
 
 def _tables(rng: random.Random, variant: Variant) -> _Tables:
     """Draw a survey in which each rule shows, and a list of tables."""
-    while True:
+    for _ in range(DRAWS):
         tables = _drawn(rng, variant)
         if variant.separates(_BY_CHANCE, tables.printed):
-            return tables
+            break
+    return tables
 
 
 def _columns(rng: random.Random) -> dict[str, tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, FIRST_NAMES, SURNAMES, asked_together, file_in_the_way, lost_permission, notes, token
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import (
@@ -296,7 +296,7 @@ class _Week:
 
 def _week(rng: random.Random, variant: Variant) -> _Week:
     """Draw a school in which each rule shows."""
-    while True:
+    for _ in range(DRAWS):
         week = _drawn(rng, variant)
         questions = week.questions()
 
@@ -305,7 +305,8 @@ def _week(rng: random.Random, variant: Variant) -> _Week:
             return [school.answer(question) for question in questions]
 
         if variant.separates(_BY_CHANCE, printed):
-            return week
+            break
+    return week
 
 
 def _teachers(rng: random.Random) -> list[_Teacher]:
