@@ -7,7 +7,7 @@ A model of 0.3 million parameters, with a vocabulary of its own, plays a small f
 First it imitates a careless script: it answers from its notebook as the expert does, and writes there any lines that
 fit, whatever will be asked. Then it is trained by PPO. Scripts and policies play the same 200 lives that no policy was
 trained on, policies greedily. `--control` names seeds that are also trained with discount 0, by which a reply earns
-the reward of its own turn alone, and so what is written in a notebook earns nothing.
+the reward of its own turn alone: a notebook earns nothing, and costs the forgotten codes in it.
 
 It resumes where it was stopped; a training begins again. The results are a JSON line for each script and policy; a
 picture is drawn beside them. `--minutes` begins nothing after so many; `--report` runs nothing.

@@ -65,14 +65,14 @@ class Settings:
     )
     context: int = 192
     reply: int = 20
-    imitated: int = 1_000_000
-    demonstrations: int = 12_000
-    imitation: tuple[str, ...] = ("sft.batch_size=16", "sft.lr=2e-3", "sft.weight_decay=0.1")
+    imitated: int = 2_000_000
+    demonstrations: int = 16_000
+    imitation: tuple[str, ...] = ("sft.batch_size=10", "sft.lr=2e-3", "sft.weight_decay=0.1")
     sampled: int = 500_000
     reinforcement: tuple[str, ...] = (
         *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1", "actor.entropy_coeff=0"),
         *("algorithm.adv_estimator=turn_grpo", "rollout.groups_per_batch=32", "rollout.n=4", "data.val_size=1"),
-        *("actor.lr=7e-4", "rollout.temperature=0.6"),
+        *("actor.lr=5e-4", "rollout.temperature=0.6"),
     )
 
     @property
@@ -89,7 +89,7 @@ class Policy:
         phase: How it is made.
         seed: Of its weights, its demonstrations and its lives; of a script, of what it draws.
         writer: Who writes a script's notebooks, or those that are imitated.
-        discount: Of the rewards of later turns, in PPO: with 0, what is written in a notebook earns nothing.
+        discount: Of the rewards of later turns, in PPO: with 0, a notebook only costs the forgotten codes in it.
     """
 
     phase: str
