@@ -68,7 +68,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Move:
-    """What counts of a line: a change of the pieces of an item in a place."""
+    """A change of the pieces of an item in a place, which a line has caused."""
 
     seq: int
     day: datetime.date
