@@ -86,7 +86,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Archive:
-    """Results of the programs for photos by the rules of a project."""
+    """The output of the programs for photos, by the rules of a project."""
 
     variant: Variant
 

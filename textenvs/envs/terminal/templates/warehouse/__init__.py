@@ -68,7 +68,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Move:
-    """Change by a line, which is one of the pieces of an item in a place."""
+    """A change of the pieces of an item in a place, which a line has caused."""
 
     seq: int
     day: datetime.date
@@ -176,8 +176,8 @@ class _Reports:
 
     def _rows(self, name: str) -> Sequence[Sequence[object]]:
         if name == "stock":
-            printed = self.variant["shown-shortage"]
-            return [(i.sku, i.name, hand, held, printed(hand - held), n) for i, hand, held, n in self._numbers()]
+            shown = self.variant["shown-shortage"]
+            return [(i.sku, i.name, hand, held, shown(hand - held), n) for i, hand, held, n in self._numbers()]
         if name == "orders":
             return self._orders()
         if name == "value":
@@ -535,7 +535,7 @@ def _questions(rng: random.Random, files: dict[str, str], goods: _Warehouse) -> 
     """Draw the lines of some months, and ask about them."""
     items = rng.sample([*goods.items.values()], 24)
     places = [f"{letter}{rng.randint(10, 99)}" for letter in "ABCDEFGHJK"]
-    outgoing, came = dict[_Item, list[tuple[int, str]]](), dict[str, tuple[str, str]]()
+    taken, came = dict[_Item, list[tuple[int, str]]](), dict[str, tuple[str, str]]()
     pieces = iter(rng.sample(range(3, 9_000), 3_000))
     for month in range(rng.randint(18, 30)):
         lines = list[str]()
@@ -548,11 +548,11 @@ def _questions(rng: random.Random, files: dict[str, str], goods: _Warehouse) -> 
             if kind == "IN":
                 came[place] = (time, ref)
             else:
-                outgoing.setdefault(item, []).append((number * (item.box if unit == "box" else 1), ref))
+                taken.setdefault(item, []).append((number * (item.box if unit == "box" else 1), ref))
         files[f"history/{2023 + month // 12}-{month % 12 + 1:02}.txt"] = "\n".join(lines) + "\n"
-    clear = [item for item in outgoing if [n for n, _ in outgoing[item]].count(max(outgoing[item])[0]) == 1]
+    clear = [item for item in taken if [n for n, _ in taken[item]].count(max(taken[item])[0]) == 1]
     return [
-        asked_together([_largest_out(item, max(outgoing[item])[1]) for item in rng.sample(clear, ASKED)]),
+        asked_together([_largest_out(item, max(taken[item])[1]) for item in rng.sample(clear, ASKED)]),
         asked_together([_last_in(place, came[place][1]) for place in rng.sample(sorted(came), ASKED)]),
     ]
 

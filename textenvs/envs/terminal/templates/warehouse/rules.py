@@ -291,7 +291,7 @@ RULES = (
     Rule(
         "lots-in-stock",
         "sql/value.sql",
-        "The value of the stock is not that of the accountant.",
+        "The value of the stock is not the one that was agreed.",
         [
             Option(
                 "day DESC, seq DESC",
