@@ -20,7 +20,6 @@ from . import hub, tiny
 from .source import ModelSource
 from .vocabulary import end_token_ids, unused_token_ids
 
-
 #: Names of the class that reads any ``tokenizer.json``, in ``tokenizer_config.json``.
 _PLAIN = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
