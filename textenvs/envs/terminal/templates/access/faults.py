@@ -228,7 +228,7 @@ EDITS = (
     ),
     (
         "question-mark",
-        "Patterns with a question mark fit nothing that they should.",
+        "Patterns with a question mark fit more than they should.",
         "@lib@/rules.sh",
         "regex=${regex//\\?/[^/]}",
         "regex=${regex//\\?/[^/]*}",

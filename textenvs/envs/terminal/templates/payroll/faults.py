@@ -65,7 +65,7 @@ EDITS = (
         "What is done at the end of a month is never paid.",
         "bin/payroll",
         "-01 +1 month -1 day",
-        "-01 +29 days",
+        "-01 +26 day",
     ),
     (
         "glob-too-narrow",

@@ -250,7 +250,11 @@ RULES = (
                 "A seq that is lower than before is that of a restart: nothing was lost.",
                 lambda g: max(g, 0),
             ),
-            Option("gap = gap != 0", "A gap counts as one lost frame, however long it is.", lambda gap: int(gap != 0)),
+            Option(
+                "gap = gap % 256 != 0",
+                "A gap counts as one lost frame, however long it is.",
+                lambda gap: int(gap % 256 != 0),
+            ),
         ],
     ),
     Rule(
