@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-
-from textenvs.bounded_files import read_json_object
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ..config.model import ModelSection, newest_model_of
 from . import hub, tiny
 from .source import ModelSource
+from .tokenizer import read_tokenizer
 from .vocabulary import end_token_ids, unused_token_ids
-
-#: Names of the class that reads any ``tokenizer.json``, in ``tokenizer_config.json``.
-_PLAIN = ("TokenizersBackend", "PreTrainedTokenizerFast")
-
 
 class PolicyError(ValueError):
     """The model cannot be loaded or built; the message says why and what to do."""
@@ -147,9 +142,7 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
         return tiny.build_tokenizer(texts(), section.vocab_size)
     folder = _folder(section.path, weights=False)
     with _loading(section.path, folder):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if _is_plain(folder):
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = read_tokenizer(folder)
         knows_words = bool(tokenizer.encode("a", add_special_tokens=False))
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
@@ -157,16 +150,6 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
     if not knows_words:
         raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
     return tokenizer
-
-
-def _is_plain(folder: Path) -> bool:
-    """Return whether a folder's tokenizer is what its ``tokenizer.json`` says, and no class of a model's family.
-
-    Of some families (``qwen2``), ``AutoTokenizer`` puts the family's way to divide a text into words in its place.
-    """
-    file = folder / "tokenizer_config.json"
-    name = read_json_object(file).get("tokenizer_class") if file.is_file() else None
-    return name in _PLAIN and (folder / "tokenizer.json").is_file()
 
 
 def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:

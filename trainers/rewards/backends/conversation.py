@@ -12,6 +12,7 @@ from textenvs.messages import Messages, assistant, user
 
 from ...chat_template import ControlTokens, MarkedText, MessageForms, RendererError, show_with
 from ...config.reward_model import TokenizingSection
+from ...models.tokenizer import read_tokenizer
 from ..service import BackendError, ScoringRequest
 
 Prepared = TypeVar("Prepared")
@@ -119,10 +120,8 @@ class ConversationTokens:
 
 def load_tokenizer(path: str) -> Any:
     """Load a tokenizer of transformers; a ``ValueError`` if there is none."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        return read_tokenizer(path)
     except Exception as error:  # a broken file makes tokenizers raise a plain Exception
         raise ValueError(f"the tokenizer {path} cannot be loaded: {error}") from error
 

@@ -287,6 +287,6 @@ The seats of each district go one by one to the party whose votes there, by a di
 about the votes of all districts. The mayor is elected in rounds: a ballot counts for the first one on it who is
 not out; one on which all are out does not count in a round.
 
-A share is one of all valid votes, and the turnout of a district is the share of ballots for parties (with blank
-and invalid ones) in its voters. The voters of a station are those of its boxes together.
+A share is one of all valid votes. The turnout of a district compares the ballots for parties (with blank
+and invalid ones) with its voters. The voters of a station are those of its boxes together.
 """
