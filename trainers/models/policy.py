@@ -19,6 +19,7 @@ from .source import ModelSource
 from .tokenizer import read_tokenizer
 from .vocabulary import end_token_ids, unused_token_ids
 
+
 class PolicyError(ValueError):
     """The model cannot be loaded or built; the message says why and what to do."""
 
