@@ -1,5 +1,6 @@
 """Every command: its help needs no torch, and a reader of its output may leave."""
 
+import ast
 import json
 import os
 import subprocess
@@ -34,6 +35,14 @@ for line in json.loads(sys.argv[1]):
 """
 
 
+def runs_as_program(text):
+    """Tell a program from a module that has the text of one in a string."""
+    if "__main__" not in text:
+        return False
+    conditions = [ast.unparse(node.test) for node in ast.parse(text).body if isinstance(node, ast.If)]
+    return "__name__ == '__main__'" in conditions
+
+
 def programs():
     """Everything that ``python -m`` runs and that a person calls."""
     internal = {  # started by us, with pipes or sockets in the place of a person
@@ -47,7 +56,7 @@ def programs():
     }
     for package in ("textenvs", "trainers"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            if '\nif __name__ == "__main__":' in path.read_text("utf-8"):
+            if runs_as_program(path.read_text("utf-8")):
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
                 if name not in internal:
                     yield name

@@ -19,8 +19,9 @@ def read_tokenizer(path: str | Path) -> Any:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    reader = PreTrainedTokenizerFast if _is_plain(Path(path)) else AutoTokenizer
-    return reader.from_pretrained(path, trust_remote_code=False)
+    if _is_plain(Path(path)):
+        return PreTrainedTokenizerFast.from_pretrained(path, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
 
 def _is_plain(folder: Path) -> bool:
