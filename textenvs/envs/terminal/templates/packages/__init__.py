@@ -335,7 +335,7 @@ def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
     released = [f"{name}-{major}.{rng.randint(0, 9)}" for name in rng.sample(GOODS, 12) for major in (1, 2)]
     for name in released:
         release, lines = token(rng), list[str]()
-        for path in {f"usr/{rng.choice(GOODS)}/{token(rng, 5)}.so" for _ in range(30)}:
+        for path in dict.fromkeys(f"usr/{rng.choice(GOODS)}/{token(rng, 5)}.so" for _ in range(30)):
             release_of[path] = release
             lines.append(f"{rng.randint(100, 99_999)} {token(rng, 12)} {path}")
         files[f"lists/{name}.list"] = "\n".join([f"# release {release}", *sorted(lines)]) + "\n"
