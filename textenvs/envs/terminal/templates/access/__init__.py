@@ -23,6 +23,7 @@ from ..parts import (
     notes,
     token,
 )
+from ..records import draw_journal, draw_lists
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -404,25 +405,20 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
 
 def _questions(rng: random.Random, files: dict[str, str], logins: Sequence[str]) -> list[Question]:
     """Draw logs of doors and lists of badges, and ask about them."""
-    longest = dict[str, list[tuple[int, str]]]()
-    for month in range(1, 10):
-        lines = []
-        for seconds in rng.sample(range(10, 90_000), 200):
-            login, visit = rng.choice(logins), token(rng)
-            longest.setdefault(login, []).append((seconds, visit))
-            lines.append(f"2025-{month:02}-{rng.randint(1, 28):02} visit={visit} login={login} seconds={seconds}")
-        files[f"doors/2025-{month:02}.log"] = "\n".join(lines) + "\n"
-    box_of = dict[str, str]()
-    for number in rng.sample(range(100, 400), rng.randint(20, 35)):
-        box, lines = token(rng), list[str]()
-        for _ in range(30):
-            badge = token(rng, 10)
-            box_of[badge] = box
-            lines.append(f"{rng.choice(('visitor', 'staff', 'press', 'driver'))} {badge}")
-        files[f"badges/{number}.txt"] = "\n".join([f"box {box}", *lines]) + "\n"
-    chosen = [one for one, rows in longest.items() if sum(seconds == max(rows)[0] for seconds, _ in rows) == 1]
+    longest = draw_journal(
+        rng,
+        files,
+        "doors/2025-{:02}.log",
+        logins,
+        range(10, 90_000),
+        lambda month, login, seconds, visit: (
+            f"2025-{month:02}-{rng.randint(1, 28):02} visit={visit} login={login} seconds={seconds}"
+        ),
+    )
+    kinds = ("visitor", "staff", "press", "driver")
+    box_of = draw_lists(rng, files, "badges", "box", lambda badge: f"{rng.choice(kinds)} {badge}")
     return [
-        asked_together([_longest_visit(one, max(longest[one])[1]) for one in rng.sample(chosen, ASKED)]),
+        asked_together([_longest_visit(one, longest[one]) for one in rng.sample([*longest], ASKED)]),
         asked_together([_box_of_badge(one, box_of[one]) for one in rng.sample(sorted(box_of), ASKED)]),
     ]
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, GOODS, TOWNS, asked_together, file_in_the_way, lost_permission, notes, person, token
+from ..records import has_one_largest
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -372,16 +373,11 @@ def _questions(rng: random.Random, files: dict[str, str], office: _Office) -> li
             if length == max(lengths):
                 longest[path] = reference
         files[path] = "\n".join([f"# {person(rng)}", *lines]) + "\n"
-    chosen = rng.sample([guest for guest in guests if _has_one_last(meetings[guest])], ASKED)
+    chosen = rng.sample([guest for guest in guests if has_one_largest(meetings[guest])], ASKED)
     return [
         asked_together([_last_meeting(guest, meetings[guest]) for guest in chosen]),
         asked_together([_longest_event(path, longest[path], separator) for path in rng.sample(sorted(longest), ASKED)]),
     ]
-
-
-def _has_one_last(meetings: Sequence[tuple[str, str]]) -> bool:
-    starts = [start for start, _ in meetings]
-    return starts.count(max(starts)) == 1
 
 
 def _last_meeting(guest: str, meetings: Sequence[tuple[str, str]]) -> Question:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, GOODS, asked_together, file_in_the_way, lost_permission, notes, person, token
+from ..records import draw_journal
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -499,7 +500,7 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
 
 def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> list[Question]:
     """Draw programs and the journal of their runs, and ask about them."""
-    writer, owner, longest = _Writer(rng, variant), dict[str, str](), dict[str, list[tuple[int, str]]]()
+    writer, owner = _Writer(rng, variant), dict[str, str]()
     programs = [f"{word}{rng.randint(10, 99)}" for word in rng.sample(GOODS, 22)]
     for program in programs:
         board, lines = token(rng), writer.counting()
@@ -509,16 +510,17 @@ def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> l
             owner[name] = board
             lines.append(writer.word(rng.randint(1, 999), label=name))
         files[f"programs/{program}.s"] = _file([line for line in lines if not line.include])
-    for month in range(1, 10):
-        rows = []
-        for steps in rng.sample(range(100, 90_000), 180):
-            program, run = rng.choice(programs), token(rng)
-            longest.setdefault(program, []).append((steps, run))
-            rows.append(f"{program}: run {run}, {steps} steps, ended")
-        files[f"journal/2025-{month:02}.log"] = "\n".join(rows) + "\n"
-    chosen = [one for one, rows in longest.items() if sum(steps == max(rows)[0] for steps, _ in rows) == 1]
+    longest = draw_journal(
+        rng,
+        files,
+        "journal/2025-{:02}.log",
+        programs,
+        range(100, 90_000),
+        lambda month, program, steps, run: f"{program}: run {run}, {steps} steps, ended",
+        lines=180,
+    )
     return [
-        asked_together([_longest_run(one, max(longest[one])[1]) for one in rng.sample(chosen, ASKED)]),
+        asked_together([_longest_run(one, longest[one]) for one in rng.sample([*longest], ASKED)]),
         asked_together([_board_of_cell(one, owner[one]) for one in rng.sample(sorted(owner), ASKED)]),
     ]
 

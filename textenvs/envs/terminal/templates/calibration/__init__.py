@@ -15,6 +15,7 @@ from math import floor
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, token
+from ..records import draw_journal, draw_lists
 from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -427,25 +428,17 @@ def _faults_of_files(variant: Variant, looks: Sequence[str]) -> list[Fault]:
 
 def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
     """Draw books of measurements and lists of boxes, and ask about them."""
-    longest = dict[str, list[tuple[int, str]]]()
-    for month in range(1, 10):
-        lines = []
-        for seconds in rng.sample(range(10, 90_000), 200):
-            city, run = rng.choice(CITIES), token(rng)
-            longest.setdefault(city, []).append((seconds, run))
-            lines.append(f"{city};{run};{rng.randint(1, 28)}.{month}.;{seconds}")
-        files[f"books/{month:02}.txt"] = "\n".join(lines) + "\n"
-    owner_of = dict[str, str]()
-    for number in rng.sample(range(100, 400), rng.randint(20, 35)):
-        owner, lines = token(rng), list[str]()
-        for _ in range(30):
-            probe = token(rng, 10)
-            owner_of[probe] = owner
-            lines.append(f"{rng.choice(GOODS)} {probe}")
-        files[f"boxes/{number}.txt"] = "\n".join([f"owner {owner}", *lines]) + "\n"
-    chosen = [one for one, rows in longest.items() if sum(seconds == max(rows)[0] for seconds, _ in rows) == 1]
+    longest = draw_journal(
+        rng,
+        files,
+        "books/{:02}.txt",
+        CITIES,
+        range(10, 90_000),
+        lambda month, city, seconds, run: f"{city};{run};{rng.randint(1, 28)}.{month}.;{seconds}",
+    )
+    owner_of = draw_lists(rng, files, "boxes", "owner", lambda probe: f"{rng.choice(GOODS)} {probe}")
     return [
-        asked_together([_longest_measurement(one, max(longest[one])[1]) for one in rng.sample(chosen, ASKED)]),
+        asked_together([_longest_measurement(one, longest[one]) for one in rng.sample([*longest], ASKED)]),
         asked_together([_owner_of_probe(one, owner_of[one]) for one in rng.sample(sorted(owner_of), ASKED)]),
     ]
 

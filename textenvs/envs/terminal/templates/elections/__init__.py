@@ -23,6 +23,7 @@ from ..parts import (
     person,
     token,
 )
+from ..records import draw_journal
 from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -495,23 +496,22 @@ def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> l
     districts = election.files(rng, "votes")
     files |= {path: text for path, text in districts.items() if not path.endswith(".box")}
     files |= {f"votes/{box.station:03}.box": box.text(rng, 4) for box in boxes}
-    longest = dict[int, list[tuple[int, str]]]()
-    for month in range(1, 9):
-        lines = []
-        for seconds in rng.sample(range(100, 90_000), 200):
-            station, protocol = rng.randint(1, len(boxes)), token(rng)
-            longest.setdefault(station, []).append((seconds, protocol))
-            lines.append(f"station {station} of 2025-{month:02} took {seconds} s, protocol {protocol}")
-        files[f"minutes/2025-{month:02}.log"] = "\n".join(lines) + "\n"
-    chosen = rng.sample([one for one, times in longest.items() if _has_one_longest(times)], ASKED)
+    longest = draw_journal(
+        rng,
+        files,
+        "minutes/2025-{:02}.log",
+        range(1, len(boxes) + 1),
+        range(100, 90_000),
+        lambda month, station, seconds, protocol: (
+            f"station {station} of 2025-{month:02} took {seconds} s, protocol {protocol}"
+        ),
+        months=8,
+    )
+    chosen = rng.sample([*longest], ASKED)
     return [
         asked_together([_largest_box(name, boxes) for name in rng.sample(regions, ASKED)]),
-        asked_together([_longest_count(one, max(longest[one])[1]) for one in chosen]),
+        asked_together([_longest_count(one, longest[one]) for one in chosen]),
     ]
-
-
-def _has_one_longest(times: Sequence[tuple[int, str]]) -> bool:
-    return sum(seconds == max(times)[0] for seconds, _ in times) == 1
 
 
 def _largest_box(region: str, boxes: Sequence[_Box]) -> Question:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, person, token
+from ..records import has_one_largest
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -366,17 +367,12 @@ def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> l
             runs.setdefault(path, []).append((count, run))
         lines = [f"run={run} script={path} steps={count} ok" for path, count, run in journal]
         files[f"journal/2025-{month:02}.log"] = "\n".join(lines) + "\n"
-    chosen = rng.sample([path for path in paths if _has_one_largest(runs[path])], ASKED)
+    chosen = rng.sample([path for path in paths if has_one_largest(runs[path])], ASKED)
     functions = rng.sample(sorted(owner), ASKED)
     return [
         asked_together([_longest_run(path, runs[path]) for path in chosen]),
         asked_together([_script_of_function(name, files[owner[name]], variant) for name in functions]),
     ]
-
-
-def _has_one_largest(runs: Sequence[tuple[int, str]]) -> bool:
-    counts = [count for count, _ in runs]
-    return counts.count(max(counts)) == 1
 
 
 def _longest_run(path: str, runs: Sequence[tuple[int, str]]) -> Question:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ...project import Check, Fault, Project, Question
 from ..parts import ASKED, CITIES, GOODS, asked_together, file_in_the_way, lost_permission, notes, token
+from ..records import draw_journal, draw_lists
 from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -382,25 +383,21 @@ def _check(rng: random.Random, variant: Variant, base: str) -> Check:
 
 def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
     """Draw receipts and mandates, and ask about them."""
-    receipts = dict[str, list[tuple[int, str]]]()
-    for month in range(1, 11):
-        lines = []
-        for cents in rng.sample(range(100, 90_000), 180):
-            city, receipt = rng.choice(CITIES), token(rng)
-            receipts.setdefault(city, []).append((cents, receipt))
-            lines.append(f"{rng.randint(1, 28)}.{month}.2025 {city} paid={cents} receipt={receipt}")
-        files[f"receipts/{month:02}.txt"] = "\n".join(lines) + "\n"
-    mandate_of = dict[str, str]()
-    for number in rng.sample(range(100, 400), rng.randint(20, 35)):
-        mandate, lines = token(rng), list[str]()
-        for _ in range(25):
-            account = token(rng, 10)
-            mandate_of[account] = mandate
-            lines.append(f"creditor {account} limit {rng.randint(10, 900)}")
-        files[f"mandates/{number}.txt"] = "\n".join([f"mandate {mandate}", *lines]) + "\n"
-    cities = [one for one, rows in receipts.items() if sum(cents == max(rows)[0] for cents, _ in rows) == 1]
+    largest = draw_journal(
+        rng,
+        files,
+        "receipts/{:02}.txt",
+        CITIES,
+        range(100, 90_000),
+        lambda month, city, cents, receipt: f"{rng.randint(1, 28)}.{month}.2025 {city} paid={cents} receipt={receipt}",
+        months=10,
+        lines=180,
+    )
+    mandate_of = draw_lists(
+        rng, files, "mandates", "mandate", lambda one: f"creditor {one} limit {rng.randint(10, 900)}", items=25
+    )
     return [
-        asked_together([_largest_receipt(city, max(receipts[city])[1]) for city in rng.sample(cities, ASKED)]),
+        asked_together([_largest_receipt(city, largest[city]) for city in rng.sample([*largest], ASKED)]),
         asked_together([_mandate_of(one, mandate_of[one]) for one in rng.sample(sorted(mandate_of), ASKED)]),
     ]
 

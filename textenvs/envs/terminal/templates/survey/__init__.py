@@ -23,6 +23,7 @@ from ..parts import (
     person,
     token,
 )
+from ..records import draw_journal, draw_lists
 from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -415,25 +416,18 @@ def _check(rng: random.Random, variant: Variant) -> Check:
 
 def _questions(rng: random.Random, files: dict[str, str]) -> list[Question]:
     """Draw letters and parcels, and ask about them."""
-    heaviest = dict[str, list[tuple[int, str]]]()
-    for month in range(1, 10):
-        lines = []
-        for grams in rng.sample(range(10, 90_000), 200):
-            city, letter = rng.choice(CITIES), token(rng)
-            heaviest.setdefault(city, []).append((grams, letter))
-            lines.append(f"{rng.randint(1, 28)}.{month}. to {city}: letter {letter}, {grams} g")
-        files[f"letters/{month:02}.txt"] = "\n".join(lines) + "\n"
-    seal_of = dict[str, str]()
-    for number in rng.sample(range(100, 400), rng.randint(20, 35)):
-        seal, lines = token(rng), list[str]()
-        for _ in range(30):
-            form = token(rng, 10)
-            seal_of[form] = seal
-            lines.append(f"form {form} {rng.choice(('empty', 'filled', 'torn'))}")
-        files[f"parcels/{number}.txt"] = "\n".join([f"seal {seal}", *lines]) + "\n"
-    chosen = [one for one, rows in heaviest.items() if sum(grams == max(rows)[0] for grams, _ in rows) == 1]
+    heaviest = draw_journal(
+        rng,
+        files,
+        "letters/{:02}.txt",
+        CITIES,
+        range(10, 90_000),
+        lambda month, city, grams, letter: f"{rng.randint(1, 28)}.{month}. to {city}: letter {letter}, {grams} g",
+    )
+    states = ("empty", "filled", "torn")
+    seal_of = draw_lists(rng, files, "parcels", "seal", lambda form: f"form {form} {rng.choice(states)}")
     return [
-        asked_together([_heaviest_letter(one, max(heaviest[one])[1]) for one in rng.sample(chosen, ASKED)]),
+        asked_together([_heaviest_letter(one, heaviest[one]) for one in rng.sample([*heaviest], ASKED)]),
         asked_together([_seal_of_form(one, seal_of[one]) for one in rng.sample(sorted(seal_of), ASKED)]),
     ]
 

@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import TypeVar
 
 from ...project import Check, Fault, Project, Question
-from ..parts import ASKED, FIRST_NAMES, SURNAMES, asked_together, file_in_the_way, lost_permission, notes, token
+from ..parts import ASKED, FIRST_NAMES, SURNAMES, asked_together, file_in_the_way, lost_permission, notes
+from ..records import draw_journal, draw_lists
 from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -505,25 +506,21 @@ def _check(rng: random.Random, variant: Variant) -> Check:
 
 def _questions(rng: random.Random, files: dict[str, str], school: _School) -> list[Question]:
     """Draw slips of substitutes, and lists of what is in rooms; ask about them."""
-    codes, slips = [one.code for one in school.teachers], dict[str, list[tuple[int, str]]]()
-    for month in range(1, 10):
-        lines = []
-        for minutes in rng.sample(range(1000, 90_000), 200):
-            code, slip = rng.choice(codes), token(rng)
-            slips.setdefault(code, []).append((minutes, slip))
-            lines.append(f"{rng.randint(1, 28)}.{month}. {code} for {rng.choice(codes)}: {minutes} cents, slip {slip}")
-        files[f"slips/{month:02}.txt"] = "\n".join(lines) + "\n"
-    key_of = dict[str, str]()
-    for number in rng.sample(range(100, 400), rng.randint(25, 40)):
-        key, lines = token(rng), list[str]()
-        for _ in range(30):
-            serial = token(rng, 10)
-            key_of[serial] = key
-            lines.append(f"{rng.choice(('beamer', 'camera', 'chair', 'globe', 'piano', 'scanner', 'screen'))} {serial}")
-        files[f"rooms/{number}.txt"] = "\n".join([f"key {key}", *lines]) + "\n"
-    chosen = [one for one, values in slips.items() if sum(value == max(values)[0] for value, _ in values) == 1]
+    codes = [one.code for one in school.teachers]
+    dearest = draw_journal(
+        rng,
+        files,
+        "slips/{:02}.txt",
+        codes,
+        range(1000, 90_000),
+        lambda month, code, cents, slip: (
+            f"{rng.randint(1, 28)}.{month}. {code} for {rng.choice(codes)}: {cents} cents, slip {slip}"
+        ),
+    )
+    things = ("beamer", "camera", "chair", "globe", "piano", "scanner", "screen")
+    key_of = draw_lists(rng, files, "rooms", "key", lambda one: f"{rng.choice(things)} {one}", counts=(25, 40))
     return [
-        asked_together([_dearest_slip(one, max(slips[one])[1]) for one in rng.sample(chosen, ASKED)]),
+        asked_together([_dearest_slip(one, dearest[one]) for one in rng.sample([*dearest], ASKED)]),
         asked_together([_key_of_thing(one, key_of[one]) for one in rng.sample(sorted(key_of), ASKED)]),
     ]
 

@@ -24,6 +24,7 @@ from ..parts import (
     person,
     token,
 )
+from ..records import has_one_largest
 from ..variation import Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
@@ -362,16 +363,11 @@ def _questions(rng: random.Random, files: dict[str, str], variant: Variant) -> l
             tickets.setdefault(name, []).append((words, ticket))
             lines.append(f"{day(rng)};{ticket};{name};{rng.choice(keys)};{words}")
         files[f"tickets/week{number}.csv"] = "\n".join(lines) + "\n"
-    chosen = rng.sample([name for name in people if _has_one_largest(tickets[name])], ASKED)
+    chosen = rng.sample([name for name in people if has_one_largest(tickets[name])], ASKED)
     return [
         asked_together([_largest_ticket(name, max(tickets[name])[1]) for name in chosen]),
         asked_together([_key_of_text(end, *ends[end]) for end in rng.sample(sorted(ends), ASKED)]),
     ]
-
-
-def _has_one_largest(tickets: Sequence[tuple[int, str]]) -> bool:
-    counts = [words for words, _ in tickets]
-    return counts.count(max(counts)) == 1
 
 
 def _largest_ticket(name: str, ticket: str) -> Question:
