@@ -78,7 +78,9 @@ RULES = (
         "bin/import",
         "The names of photos are not as agreed.",
         [
-            Option("name=${day//-/}-$clock", "The name of a photo is such as `20240531-235900`.", "{0}-{1}"),
+            Option(
+                "name=${day//-/}-$clock-$slug", "The name of a photo is such as `20240531-235900-PLACE`.", "{0}-{1}-{2}"
+            ),
             Option("name=$day-$slug", "The name of a photo is such as `2024-05-31-PLACE`.", "{3}-{2}"),
             Option("name=$slug-$clock", "The name of a photo is such as `PLACE-235900`.", "{2}-{1}"),
             Option("name=$clock-$slug", "The name of a photo is such as `235900-PLACE`.", "{1}-{2}"),

@@ -195,7 +195,7 @@ EDITS = (
     ),
     (
         "all-choices-counted",
-        "In each round, a ballot counts for everybody who stands on it.",
+        "In each round, a ballot counts for all candidates on it.",
         "@lib@/runoff.awk",
         "                    remaining += amount[n]\n                    break\n",
         "                    remaining += amount[n]\n",

@@ -63,7 +63,7 @@ RULES = (
             ),
             Option(
                 "int(spent / 240) * 15",
-                "A shift has a break of 15 minutes for every 4 full hours.",
+                "A shift has a break of 15 minutes per 4 full hours.",
                 lambda t: t // 240 * 15,
             ),
         ],

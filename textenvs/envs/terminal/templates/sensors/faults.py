@@ -207,7 +207,7 @@ EDITS = (
     ),
     (
         "swapped-limits",
-        "There are alarms for everything.",
+        "An alarm is raised for all readings.",
         "etc/@limits@.tsv",
         "humidity\t@low_humidity@\t@high_humidity@",
         "humidity\t@high_humidity@\t@low_humidity@",

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...project import Check, Project, Question
 from ..parts import ASKED, CITIES, FIRST_NAMES, SURNAMES, asked_together, file_in_the_way, lost_permission, notes, token
-from ..variation import Variant
+from ..variation import DRAWS, Variant
 from .faults import EDITS
 from .rules import IDENTIFIERS, RULES
 from .texts import FORMAT, LEAGUE, MAIN, PAIRING, PLAYERS, RATINGS, REPORTS, RESULTS, SCORES, SETTINGS
 
 _SCORES = {"1": 2, "½": 1, "0": 0, "+": 2, "-": 0}
+#: Rules whose options may give the same table by chance.
+_BY_CHANCE = ("games-of-breaks", "repeated-result")
 #: Players with games, those who were free once and did nothing else, those who did nothing, and those who have left.
 _CORE, _FREE, _IDLE, _GONE = 12, 2, 4, 3
 _ROUNDS = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11)
@@ -71,13 +74,18 @@ class _Tournament:
         ratings[idle] = [sizes[place] for place in (0, 2, 1, 3)]
         players = [(ids[n], names[n], clubs[n % 6], ratings[n]) for n in range(count)]
         players[3] = (players[3][0], ", ".join(players[3][1].split()[::-1]), *players[3][2:])
-        games, byes = cls._games(rng, ids[:_CORE]), [(2, one) for one in ids[_CORE : _CORE + _FREE]]
+        core = dict(zip(ids[:_CORE], ratings, strict=False))
+        games, byes = cls._games(rng, core), [(2, one) for one in ids[_CORE : _CORE + _FREE]]
         byes += [(number, one) for number, one in zip((6, 11), rng.sample(ids[:_CORE], 2), strict=True)]
         return cls(players, rng.sample(ids[4:_CORE], _GONE), games, byes)
 
     @staticmethod
-    def _games(rng: random.Random, ids: Sequence[str]) -> list[_Game]:
-        """Draw the rounds: the later ids are stronger. Some games have two lines, some players two games of a round."""
+    def _games(rng: random.Random, ratings: Mapping[str, int]) -> list[_Game]:
+        """Draw the rounds: the later ids are stronger. Some games have two lines, some players two games of a round.
+
+        Who wins because the other does not come has the lower rating, so that counting the game changes it.
+        """
+        ids = [*ratings]
         games, ring = list[_Game](), rng.sample(ids, len(ids))
 
         def play(number: int, one: str, other: str, result: str = "") -> None:
@@ -95,9 +103,12 @@ class _Tournament:
         play(3, ids[0], ids[6])
         play(3, ids[6], ids[10])
         play(9, ids[0], ids[11])
-        for result in ("+:-", "-:+", "-:-"):
-            one, other = rng.sample(ids[1:], 2)
-            play(11, one, other, result)
+        ranked = sorted(ids[1:], key=ratings.__getitem__)
+        pairs = {frozenset((game.white, game.black)) for game in games if game.round == 11}
+        free = [pair for pair in itertools.combinations(ranked, 2) if frozenset(pair) not in pairs]
+        for result, (low, high) in zip(("+:-", "-:+", "-:-"), rng.sample(free, 3), strict=True):
+            pair = (high, low) if result == "-:+" else (low, high)
+            games.append(_Game(11, *pair, result))
         weak, strong = ids[1], ids[7]
         games += [_Game(8, weak, strong, "0:1"), _Game(8, weak, strong, "1:0")]
         games += [_Game(8, ids[5], ids[2], "1:0"), _Game(8, ids[5], ids[2], "½:½")]
@@ -135,6 +146,10 @@ class _League:
     def text(self, names: Sequence[str]) -> str:
         reports = {"table": self._table, "clubs": self._clubs, "ratings": self._ratings, "next": self._next}
         return "\n".join(line for name in names for line in [self.variant["heading"](name), *reports[name]()])
+
+    def table_by(self, variant: Variant) -> str:
+        """Return the table by other rules."""
+        return replace(self, variant=variant).text(["table"])
 
     def _games(self) -> list[_Game]:
         games = dict[tuple[int, str, str], _Game]()
@@ -244,7 +259,7 @@ class _League:
 
 def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project:
     """Draw a project: names of files and keys, a tournament, and the games of some years."""
-    floor, factor = rng.randint(10, 14) * 50, rng.choice([12, 16, 20, 24])
+    floor, factor = rng.randint(10, 14) * 50, rng.choice([12, 14, 16, 18, 22, 24])
     floor_key, other_key = rng.sample(["floor", "lowest", "minimum", "least"], 2)
     names: dict[str, object] = {
         "code": rng.choice(["code", "src", "league", "lib"]),
@@ -278,9 +293,11 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     fixed = frozenset(path for path in files if path.startswith(("data/", "archive/")))
 
     def checks(fresh: random.Random) -> Sequence[Check]:
-        drawn = _Tournament.draw(fresh, floor)
-        inputs = {f"d/{name}": text for name, text in drawn.files(fresh).items()}
-        league = _League(variant, factor, floor, drawn)
+        for _ in range(DRAWS):
+            league = _League(variant, factor, floor, _Tournament.draw(fresh, floor))
+            if variant.separates(_BY_CHANCE, league.table_by):
+                break
+        inputs = {f"d/{name}": text for name, text in league.tournament.files(fresh).items()}
         return [
             Check("-".join(names), f"bin/league $IN/d {' '.join(names)}", league.text(names), inputs)
             for names in (("table", "clubs"), ("ratings", "next"))
