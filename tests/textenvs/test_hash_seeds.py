@@ -48,7 +48,7 @@ print(json.dumps(played))
 
 
 def printed(program):
-    """What a program prints under two seeds of the hashes of strings."""
+    """Run a program under two seeds of the hashes of strings; return what each printed."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", program],
