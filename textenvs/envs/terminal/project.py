@@ -89,6 +89,8 @@ class Fault:
         modes: New permissions, by path.
         command: A shell command that does what the others cannot, for example in the history; run after them.
         agreed: The sentence of the project's page that it goes against; empty where it is against no rule.
+        followed: The sentence that would state what the faulty program does; empty where it is against no rule, or
+            where other files tell that this sentence does not hold.
         page: The path of this page.
         alternatives: Numbers of other options of the rule, each of which the page could state in that place: the
             faulty program would be the same, and its repair another one.
@@ -104,6 +106,7 @@ class Fault:
     modes: Mapping[str, int] = field(default_factory=dict)
     command: str = ""
     agreed: str = ""
+    followed: str = ""
     page: str = ""
     alternatives: Sequence[int] = ()
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from ...messages import Messages, system, text_of, user
 from ...task import SPLITS, Endless, Split, Task, TaskError, split_by_hash
+from .disputes import disputed, draw_form, is_disputable
 from .project import Fault, Project, Question
 from .templates import TEMPLATES, Template
 
@@ -20,6 +21,8 @@ KindT = TypeVar("KindT", Fault, Question)
 
 #: How many faults a project of a level has, at least and at most.
 FAULTS: Mapping[str, tuple[int, int]] = {"easy": (1, 1), "medium": (2, 3), "hard": (4, 8)}
+#: How many rules of a project of a level are in dispute, at most; one of them at least is broken, and one is not.
+DISPUTES: Mapping[str, int] = {"easy": 0, "medium": 2, "hard": 4}
 LEVELS: tuple[Level, ...] = ("easy", "medium", "hard")
 GOALS: tuple[Goal, ...] = ("repair", "question")
 
@@ -44,6 +47,7 @@ _REPAIR = (
     "may be several. When all of it works, call finish: the project is then used with other data than those that are "
     "there now."
 )
+_DISPUTED = "Users also report what is as it was agreed: leave that as it is."
 _ANSWER = "Find out what the user asks, and call finish with the answer alone, as it stands in the files or is printed."
 
 
@@ -59,6 +63,7 @@ class Assignment:
         seed: Of the generator that it was drawn from.
         faults: What is wrong with it, in the order in which it went wrong; empty where there is a question.
         question: What is asked; ``None`` where there are faults.
+        forms: Words in which the page disputes a rule, by the rule's name; users report all of these rules.
     """
 
     key: str
@@ -68,6 +73,7 @@ class Assignment:
     seed: int = field(compare=False)
     faults: tuple[Fault, ...] = field(default=(), compare=False)
     question: Question | None = field(default=None, compare=False)
+    forms: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the key in the place of the project."""
@@ -76,7 +82,7 @@ class Assignment:
     @property
     def prompt(self) -> Messages:
         """The messages that an episode starts with."""
-        goal = _REPAIR if self.question is None else _ANSWER
+        goal = _ANSWER if self.question else f"{_REPAIR} {_DISPUTED}" if self.forms else _REPAIR
         return system(f"{_INTRODUCTION}\n\n{goal}"), user(self.request)
 
     @property
@@ -84,10 +90,12 @@ class Assignment:
         """The user's words: the project's use, and what is wrong, or the question."""
         if self.question is not None:
             return f"{self.project.about}\n\n{self.question.text}"
-        symptoms = list(dict.fromkeys(fault.symptom for fault in self.faults))
-        reported = symptoms[0] if len(symptoms) == 1 else "\n".join(f"- {symptom}" for symptom in symptoms)
-        head = "What users report: " if len(symptoms) == 1 else "What users report:\n"
-        parts = [self.project.about, head + reported]
+        reported = {*self.forms, *(fault.kind for fault in self.faults)}
+        symptoms = sorted({fault.symptom for fault in self.project.faults if fault.kind in reported})
+        if len(symptoms) == 1:
+            parts = [self.project.about, f"What users report: {symptoms[0]}"]
+        else:
+            parts = [self.project.about, "\n".join(["What users report:", *(f"- {symptom}" for symptom in symptoms)])]
         if self.project.fixed:
             parts.append(f"Leave these files as they are: {_paths_in_words(self.project)}.")
         return "\n\n".join(parts)
@@ -117,7 +125,7 @@ class Assignment:
         """
         if not any(fault.kind == rule and option in fault.alternatives for fault in self.faults):
             raise ValueError(f"it has no fault of the rule {rule!r} to which option {option} is an alternative")
-        project = self.template(Random(self.seed), {rule: option})
+        project = disputed(self.template(Random(self.seed), {rule: option}), self.forms)
         faults = {fault.kind: fault for fault in project.faults}
         return replace(self, key=key, project=project, faults=tuple(faults[fault.kind] for fault in self.faults))
 
@@ -243,7 +251,7 @@ def assignment_of(key: str, attempt: int = 0) -> Assignment:
         template, project_seed = TEMPLATES[rng.choice(templates)], rng.getrandbits(64)
         project = template(Random(project_seed))
         if (drawn := _drawn(project, level, cast("Split", split), goals, rng)) is not None:
-            return Assignment(key, attempt, project, template, project_seed, *drawn)
+            return Assignment(key, attempt, disputed(project, drawn[2]), template, project_seed, *drawn)
     raise TaskError(
         f"no template of {', '.join(templates)} has {' or '.join(goals)} tasks for level {level} and split {split}"
     )
@@ -265,17 +273,37 @@ def twin_of(task: Task, rule: str, option: int) -> Task:
 
 def _drawn(
     project: Project, level: str, split: Split, goals: Sequence[Goal], rng: Random
-) -> tuple[tuple[Fault, ...], Question | None] | None:
-    """Draw faults or a question of a project; ``None`` where it has none for the level and the split."""
+) -> tuple[tuple[Fault, ...], Question | None, Mapping[str, str]] | None:
+    """Draw faults, a question, and forms of disputes; ``None`` where there are none for the level and the split."""
     asks = "question" in goals and bool(project.questions) and ("repair" not in goals or rng.random() < _QUESTIONS)
     if asks:
         questions = _of_split(project.questions, split)
-        return ((), rng.choice(questions)) if questions else None
+        return ((), rng.choice(questions), {}) if questions else None
     if "repair" not in goals:
         return None
     least, most = FAULTS[level]
-    faults = choose(project, split, rng.randint(least, most), rng)
-    return (tuple(faults), None) if len(faults) >= least else None
+    disputes = _disputes(project, split, DISPUTES[level], rng)
+    chosen, others = list[Fault](), [fault for fault in project.faults if fault not in disputes]
+    if disputes:
+        for fault in rng.sample(disputes, rng.randint(1, len(disputes) - 1)):
+            chosen += [fault] if fit(project, [*chosen, fault]) else []
+        # How many other faults there are tells nothing about how many disputed rules are broken.
+        least, most = least - 1, most - (len(disputes) - 1)
+    faults = choose(replace(project, faults=others), split, rng.randint(least, most), rng, chosen)
+    if len(faults) < least + len(chosen):
+        return None
+    return tuple(faults), None, {fault.kind: draw_form(rng, split) for fault in disputes}
+
+
+def _disputes(project: Project, split: Split, count: int, rng: Random) -> list[Fault]:
+    """Draw the faults of up to ``count`` rules for a dispute, of the split's own kinds as far as there are; or none."""
+    if count == 0:
+        return []
+    drawn = list[Fault]()
+    for kinds in (split,) if split == "train" else (split, "train"):
+        rules = [fault for fault in _of_split(project.faults, cast("Split", kinds)) if is_disputable(project, fault)]
+        drawn += rng.sample(rules, min(len(rules), count - len(drawn)))
+    return drawn if len(drawn) > 1 else []
 
 
 def is_held_out(kind: str) -> bool:
@@ -287,24 +315,27 @@ def _of_split(kinds: Sequence[KindT], split: Split) -> list[KindT]:
     return [kind for kind in kinds if is_held_out(kind.kind) == (split == "test")]
 
 
-def choose(project: Project, split: Split, count: int, rng: Random) -> list[Fault]:
-    """Choose up to ``count`` faults that fit together, as far as the project's files show it.
+def choose(project: Project, split: Split, count: int, rng: Random, chosen: Sequence[Fault] = ()) -> list[Fault]:
+    """Choose up to ``count`` faults that fit together, as far as the project's files show it, behind those ``chosen``.
 
     In the test split those of its own kinds come first; without one of these there are none.
     """
     own = _of_split(project.faults, split)
     rng.shuffle(own)
-    chosen = list[Fault]()
+    faults, count = [*chosen], len(chosen) + count
     for fault in own:
-        if len(chosen) < count and fit(project, [*chosen, fault]):
-            chosen.append(fault)
-    if split == "test" and chosen and len(chosen) < count:
-        others = _of_split(project.faults, "train")
-        rng.shuffle(others)
-        for fault in others:
-            if len(chosen) < count and fit(project, [*chosen, fault]):
-                chosen.append(fault)
-    return chosen
+        if len(faults) < count and fit(project, [*faults, fault]):
+            faults.append(fault)
+    if split == "train":
+        return faults
+    if not any(is_held_out(fault.kind) for fault in faults):
+        return []
+    others = _of_split(project.faults, "train") if len(faults) < count else []
+    rng.shuffle(others)
+    for fault in others:
+        if len(faults) < count and fit(project, [*faults, fault]):
+            faults.append(fault)
+    return faults
 
 
 def fit(project: Project, faults: Sequence[Fault]) -> bool:

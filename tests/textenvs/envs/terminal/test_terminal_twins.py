@@ -144,8 +144,8 @@ def test_faulty_programs_follow_no_page(name):
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("repository", None), ("shop", "figures-of-city"), ("website", "bold-mark")],
-    ids=["history", "old copy", "data"],
+    [("repository", None), ("website", "bold-mark")],
+    ids=["history", "data"],
 )
 def test_rules_that_other_files_show_have_no_twins(name, rule):
     env = make(templates=[name], level="hard")

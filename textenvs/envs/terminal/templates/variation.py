@@ -76,12 +76,14 @@ class Rule:
         path: The file in which its code stands; the code is unique in it.
         symptom: What users report where the program follows another option.
         options: At least two. On the inputs of every check, each gives other outputs than the others.
+        shows: Whether other files than this one and the page tell which option holds.
     """
 
     name: str
     path: str
     symptom: str
     options: Sequence[Option]
+    shows: bool = False
 
     @property
     def key(self) -> str:
@@ -101,6 +103,7 @@ class Variant:
         rules: The template's rules.
         drawn: The options that were drawn, by the rule's name.
         chosen: Those that hold and that the page states: the drawn ones, except in a twin of the project.
+        former: Options of old copies of programs, which tell nothing about the drawn ones.
         identifiers: New identifiers, by those of the template's texts.
         page: The document that states the rules.
         names: Values of other names in texts, such as folders.
@@ -109,6 +112,7 @@ class Variant:
     rules: Sequence[Rule]
     drawn: Mapping[str, Option]
     chosen: Mapping[str, Option]
+    former: Mapping[str, Option]
     identifiers: Mapping[str, str]
     page: str
     names: Mapping[str, object] = field(default_factory=dict)
@@ -146,7 +150,9 @@ class Variant:
         if unknown := (stated or {}).keys() - options.keys():
             raise ValueError(f"stated: {min(unknown)!r} is no rule of this template; it has {', '.join(options)}")
         chosen = drawn | {name: options[name][number] for name, number in (stated or {}).items()}
-        return cls(rules, drawn, chosen, renamed, page, dict(names or {}))
+        own = random.Random("/".join(renamed.values()))
+        former = {rule.name: own.choice(rule.options) for rule in rules}
+        return cls(rules, drawn, chosen, former, renamed, page, dict(names or {}))
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a rule's option."""
@@ -173,12 +179,8 @@ class Variant:
         return self._text(program, self.chosen)
 
     def outdated(self, program: str) -> str:
-        """Return the text of an old copy of a program: each rule has the option behind the drawn one."""
-        options = dict[str, Option]()
-        for rule in self.rules:
-            number = rule.options.index(self.drawn[rule.name])
-            options[rule.name] = rule.options[(number + 1) % len(rule.options)]
-        return self._text(program, options)
+        """Return the text of an old copy of a program: its options say nothing about those that hold."""
+        return self._text(program, self.former)
 
     def _text(self, program: str, options: Mapping[str, Option]) -> str:
         codes = {name.replace("-", "_"): self._renamed(option.code) for name, option in options.items()}
@@ -225,8 +227,16 @@ class Variant:
             fault = _edit_of_lines(rule.name, symptom, path, old, new, files, looks)
             used = (drawn.code, other.code)
             alternatives = [number for number, option in enumerate(rule.options) if option.code not in used]
-            agreed = self.words(own.statement)
-            faults.append(replace(fault, agreed=agreed, page=self.page, alternatives=alternatives))
+            agreed, followed = (self.words(option.statement) for option in (own, other))
+            faults.append(
+                replace(
+                    fault,
+                    agreed=agreed,
+                    followed="" if rule.shows else followed,
+                    page=self.page,
+                    alternatives=alternatives,
+                )
+            )
         return faults
 
     def _renamed(self, program: str) -> str:

@@ -452,7 +452,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     files |= {
         # Nothing reads these two.
         "old/hex.awk": variant.outdated(HEX).replace("%02X%04X", "%04X%02X"),
-        "old/machine.awk": variant.text(MACHINE).replace("op == 1)", "op == 0)").replace("5000", "500"),
+        "old/machine.awk": variant.outdated(MACHINE).replace("op == 1)", "op == 0)").replace("5000", "500"),
         "docs/language.md": LANGUAGE,
         "docs/notes.md": notes(rng, "Notes on the assembler", 10),
     }

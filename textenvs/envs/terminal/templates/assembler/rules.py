@@ -16,6 +16,7 @@ RULES = (
         "@lib@/scan.awk",
         "Programs with comments have errors.",
         [Option(f'"{mark}"', f"A comment begins with `{mark}`, and ends with its line.", mark) for mark in ";|!?"],
+        shows=True,
     ),
     Rule(
         "division",

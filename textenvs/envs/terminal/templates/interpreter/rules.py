@@ -13,6 +13,7 @@ RULES = (
             Option(f'"{mark}"', f"A comment begins with `{mark}` and ends with the line.", mark)
             for mark in ("#", "//", "--", ";", "!!")
         ],
+        shows=True,
     ),
     Rule(
         "order-of-powers",
@@ -71,6 +72,7 @@ RULES = (
                 lambda a, b: (2 * a + b) // (2 * b),
             ),
         ],
+        shows=True,
     ),
     Rule(
         "remainder",

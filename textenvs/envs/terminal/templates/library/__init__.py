@@ -43,7 +43,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     package = names["package"]
     library = f"{package}_lib"
     # An old copy, which nothing imports.
-    files["old/dates.py"] = files[f"{library}/dates.py"].replace("(year % 100 != 0 or year % 400 == 0)", "year % 100")
+    files["old/dates.py"] = variant.outdated(DATES).replace("(year % 100 != 0 or year % 400 == 0)", "year % 100")
     files["docs/changes.md"] = notes(rng, "Changes", 15)
     questions = _questions(rng, files, room)
     fixed = frozenset(path for path in files if path.startswith("bookings/"))

@@ -18,6 +18,7 @@ RULES = (
             Option('ORDER = "<"', "In numbers of several bytes, the lowest byte comes first.", "<"),
             Option('ORDER = ">"', "In numbers of several bytes, the highest byte comes first.", ">"),
         ],
+        shows=True,
     ),
     Rule(
         "checksum",
@@ -41,6 +42,7 @@ RULES = (
                 _rotated,
             ),
         ],
+        shows=True,
     ),
     Rule(
         "damaged-frame",

@@ -13,6 +13,7 @@ RULES = (
             Option(repr(words), f"A setting is on where it is one of: {', '.join(words)}. All else is off.", words)
             for words in (("1", "true"), ("yes", "on"), ("y", "enabled"), ("active", "ja"), ("allowed", "oui"))
         ],
+        shows=True,
     ),
     Rule(
         "rounding",

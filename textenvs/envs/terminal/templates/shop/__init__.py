@@ -46,11 +46,12 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
         "var/.keep": "",
         **{f"migrations/{name}.sql": f"{text}\n" for name, text in MIGRATIONS.items()},
         **{f"reports/{name}.sql": text for name, text in QUERIES.items()},
-        # What nothing reads: a description of the schema, and a report of last year.
         "docs/schema.md": SCHEMA,
-        "reports/01_cities.sql.old": QUERIES["01_cities"].replace("SUM(pieces) AS pieces", "MAX(pieces) AS pieces"),
     }
     files = variant.files(texts) | variant.document(rng)
+    # A report of last year, which nothing reads.
+    old = QUERIES["01_cities"].replace("SUM(pieces) AS pieces", "MAX(pieces) AS pieces")
+    files["reports/01_cities.sql.old"] = variant.outdated(old)
     files["docs/notes.md"] = notes(rng, "Notes on the shop", 10)
     questions = _questions(rng, files)
     fixed = frozenset(path for path in files if path.startswith("exports/"))

@@ -18,6 +18,7 @@ RULES = (
                 "term",
             ),
         ],
+        shows=True,
     ),
     Rule(
         "class-order",

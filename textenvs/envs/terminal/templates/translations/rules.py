@@ -115,6 +115,7 @@ RULES = (
             Option(r'r"<(\w+)>"', "A placeholder is such as `<name>`.", lambda name: f"<{name}>"),
             Option(r'r"\((\w+)\)"', "A placeholder is such as `(name)`.", lambda name: f"({name})"),
         ],
+        shows=True,
     ),
     Rule(
         "number-form",

@@ -123,12 +123,14 @@ RULES = (
                 ".".join,
             ),
         ],
+        shows=True,
     ),
     Rule(
         "bold-mark",
         "@tools@/markup.py",
         "Words that should be bold are between strange characters.",
         [Option(f'text.split("{mark}")', f"Bold words are written between two `{mark}`.", mark) for mark in "*~^+%"],
+        shows=True,
     ),
     Rule(
         "bold-element",
