@@ -55,7 +55,7 @@ for folder, folders, names in os.walk("."):
     for name in names:
         path = os.path.relpath(os.path.join(folder, name))
         if os.path.isfile(path) and not path.startswith(FIXED) and os.path.getsize(path) < LARGEST:
-            files[path] = open(path, newline="", errors="replace").read()
+            files[path] = open(path, newline="", encoding="utf-8", errors="replace").read()
 text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
 open("/tmp/packed", "w").write(text)
 print(len(text))"""
@@ -65,7 +65,7 @@ for path, (text, is_program) in json.loads(zlib.decompress(base64.b64decode("PAC
         os.remove(path)
         continue
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    open(path, "w", newline="").write(text)
+    open(path, "w", newline="", encoding="utf-8").write(text)
     os.chmod(path, os.stat(path).st_mode | 0o111 * is_program)"""
 
 Play = Generator["str | Message", Sequence[Message], None]
@@ -133,7 +133,7 @@ donor = functools.cache(Donor)
 
 @functools.cache
 def always_same(template: str) -> dict[str, str]:
-    """Return the values of names that all projects of a template have."""
+    """Return the values of names that all projects of a template have; shared, so never changed."""
     many = [donor(template, seed).variant.names for seed in _OWN]
     return {
         name: str(value) for name, value in many[0].items() if all(str(names.get(name)) == str(value) for names in many)
@@ -188,12 +188,12 @@ class Votes:
         return match is not None
 
     def values(self) -> dict[str, str]:
-        """Return the value of each name for which most speaks; where others have few values, one of these."""
-        values = always_same(self.template)
+        """Return the value of each name for which most speaks: what it is in other projects counts thrice."""
+        values = dict(always_same(self.template))
         for name, counts in self.counts.items():
             elsewhere = values_elsewhere(self.template, name)
-            usual = Counter({value: count for value, count in counts.items() if value in elsewhere})
-            values.setdefault(name, (usual or counts).most_common(1)[0][0])
+            best = max(counts, key=lambda value: counts[value] * (3 if value in elsewhere else 1))
+            values.setdefault(name, best)
         return values
 
 
@@ -326,7 +326,7 @@ def _written(own: Donor, votes: Votes, files: Mapping[str, str], page: Page) -> 
             votes.match(filled(sentence, constant), line, 50)
     for path, text in own.texts.items():
         for other in files:
-            votes.match(filled(path, constant), other, 5)
+            votes.match(filled(path, constant), other, 50)
         for line in filled(variant._renamed(text), constant).split("\n"):
             if _NAME.search(line) and literal(line) > 3:
                 for other in by_suffix[PurePosixPath(path).suffix]:
@@ -372,9 +372,10 @@ def _run(command: str) -> Generator[str | Message, Sequence[Message], str]:
     return next(text_of(message) for message in new if message["role"] == "tool")
 
 
-def solved(script: Script, level: str, split: str, index: int) -> bool:
+def solved(script: Script, level: str, split: str, index: int, templates: Sequence[str] | None = None) -> bool:
     """Play a task; return whether it is solved."""
-    env: Any = textenvs.make("textenv/terminal", level=level, split=split, goals=["repair"]).unwrapped
+    options: dict[str, Any] = {"level": level, "split": split, "goals": ["repair"], "templates": templates}
+    env: Any = textenvs.make("textenv/terminal", **options).unwrapped
     conversation, _ = env.reset(seed=index, options={"task_index": index})
     steps = play(script, conversation)
     reply = next(steps)

@@ -300,8 +300,9 @@ def _disputes(project: Project, split: Split, count: int, rng: Random) -> list[F
     if count == 0:
         return []
     drawn = list[Fault]()
-    for kinds in (split,) if split == "train" else (split, "train"):
-        rules = [fault for fault in _of_split(project.faults, cast("Split", kinds)) if is_disputable(project, fault)]
+    kinds: Sequence[Split] = (split,) if split == "train" else (split, "train")
+    for own in kinds:
+        rules = [fault for fault in _of_split(project.faults, own) if is_disputable(project, fault)]
         drawn += rng.sample(rules, min(len(rules), count - len(drawn)))
     return drawn if len(drawn) > 1 else []
 
