@@ -27,6 +27,7 @@ RULES = (
             ),
             Option('ord("a"), number', "Rows are numbered from 0, the uppermost one first.", lambda line, rows: line),
         ],
+        shows=True,
     ),
     Rule(
         "who-begins",
