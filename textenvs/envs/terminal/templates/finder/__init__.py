@@ -167,10 +167,10 @@ def _collection(rng: random.Random, variant: Variant, settings: Settings) -> tup
         )
         for number in range(13)
     ]
-    begin, end = documents[8], documents[9]
+    oldest, newest = documents[8], documents[9]
     query(Part(tags[1], "tag"), wanted)
-    query(early, Part(begin.day, "after"), Part(end.day, "before"))
-    query(Part(begin.dotted_day, "after"), early)
+    query(early, Part(oldest.day, "after"), Part(newest.day, "before"))
+    query(Part(oldest.dotted_day, "after"), early)
     rng.shuffle(queries)
     query(title_word)
     query(Part(tags[0].upper(), "tag"))
@@ -191,7 +191,8 @@ def _few(rng: random.Random, variant: Variant, settings: Settings) -> tuple[Engi
         Document(names[number], " ".join(writer.titles[number]), days[number], [common], writer.body(number))
         for number in range(4)
     ]
-    queries = [[Part(text)] for text in (common, stop, new)]
+    # The beginning of a stop word finds what the index has.
+    queries = [*([Part(text)] for text in (common, stop, new)), [Part(stop[:DIFFERENT], begins=True)]]
     return Engine(variant, settings, documents[:3], queries=queries), [documents[3], *documents[1:2]]
 
 
