@@ -128,7 +128,9 @@ class SmallTerminal(Terminal):
         return self.format.write("", [call("finish") if command is None else call("run", command=command)])
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """Finish, whether the line is corrected or not."""
+        """Finish in the place of the correction; any other reply is the expert's."""
+        if len(self.state.commands) + 1 < len(plan(self.assignment)):
+            return self.demonstration(rng)
         return self.format.write("", [call("finish")])
 
     async def _share_of(self, work: Tree, inputs: Random | None = None) -> float:

@@ -107,11 +107,14 @@ class TestVerdictByFiles:
         assert (env.state.share == 1.0) == (share == 1.0)
 
 
-def test_careless_reply_finishes() -> None:
-    env = environment(0)
+def test_careless_replies_omit_the_correction() -> None:
+    env, rng = environment(0), np.random.default_rng(0)
     env.reset(seed=0, options={"task_index": 0})
-    _, _, terminated, _, info = env.step(env.careless_reply(np.random.default_rng(0)))
-    assert (terminated, info["stop"]) == (True, "unsolved")
+    terminated, info = False, {}
+    while not terminated:
+        _, _, terminated, _, info = env.step(env.careless_reply(rng))
+    assert env.state.commands == tuple(plan(env.assignment)[:-1])
+    assert info["stop"] == "unsolved"
 
 
 def test_kinds_without_correction_are_refused() -> None:
