@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -91,15 +92,25 @@ class SmallTerminal(Terminal):
         kinds: The kinds of faults of the template ``pipeline``, of :data:`CORRECTIONS`.
         seed: Which endless sequence of tasks.
         is_checked: Whether checks are run. Without them rewards mean nothing, and a reset runs no program.
+        reads_files: Whether a project with the files of the healthy one, or of the faulty one, has its verdict without
+            a check: 1 or 0. Programs in Python may be formatted differently. All other projects are checked.
         **options: Those of :class:`~textenvs.envs.terminal.env.Terminal`.
     """
 
-    def __init__(self, *, kinds: Sequence[str], seed: int = 0, is_checked: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        kinds: Sequence[str],
+        seed: int = 0,
+        is_checked: bool = True,
+        reads_files: bool = False,
+        **options: Any,
+    ) -> None:
         if unknown := sorted({*kinds} - CORRECTIONS.keys()):
             raise ValueError(f"kinds: {unknown[0]!r} is not one of {', '.join(CORRECTIONS)}")
         defaults: dict[str, Any] = {"call_format": "mistral", "max_assistant_turns": 8}
         super().__init__(Repairs(seed=seed, kinds=tuple(kinds)), **defaults | options)
-        self.is_checked = is_checked
+        self.is_checked, self.reads_files = is_checked, reads_files
 
     async def opening(self, task: Task) -> Sequence[Message]:
         """Return the user's words alone."""
@@ -116,8 +127,38 @@ class SmallTerminal(Terminal):
         command = next((one for one in commands if one not in self.state.commands), None)
         return self.format.write("", [call("finish") if command is None else call("run", command=command)])
 
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
+        """Finish in the place of the correction; any other reply is the expert's."""
+        if len(self.state.commands) + 1 < len(plan(self.assignment)):
+            return self.demonstration(rng)
+        return self.format.write("", [call("finish")])
+
     async def _share_of(self, work: Tree, inputs: Random | None = None) -> float:
-        return await super()._share_of(work, inputs) if self.is_checked else 0.0
+        if not self.is_checked:
+            return 0.0
+        if self.reads_files:
+            project, beginning = self.assignment.project, self.state.beginning
+            if _are_alike(work, Tree.of(project.files, modes=project.modes)):
+                return 1.0
+            if beginning is not None and _are_alike(work, beginning):
+                return 0.0
+        return await super()._share_of(work, inputs)
+
+
+def _are_alike(tree: Tree, other: Tree) -> bool:
+    """Return whether two trees have the same files: their times may differ, and the format of programs in Python."""
+    return tree.keys() == other.keys() and all(
+        (entry.kind, entry.mode) == (other[path].kind, other[path].mode)
+        and (entry.content == other[path].content or _is_same_program(path, entry.content, other[path].content))
+        for path, entry in tree.items()
+    )
+
+
+def _is_same_program(path: str, content: bytes, other: bytes) -> bool:
+    try:
+        return path.endswith(".py") and ast.dump(ast.parse(content)) == ast.dump(ast.parse(other))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def plan(assignment: Assignment, kind: str | None = None) -> list[str]:

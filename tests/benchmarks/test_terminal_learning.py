@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import imitation
@@ -16,6 +17,7 @@ from benchmarks.terminal_learning.runs import HELD_OUT, Policy, Settings
 from textenvs.envs.terminal.tasks import assignment_of_task
 from textenvs.messages import text_of
 from textenvs.registry import make
+from textenvs.tools.formats import call
 from trainers.command_line import resolve
 
 SETTINGS = Settings()
@@ -69,6 +71,50 @@ def test_careless_conversations_end_early_or_correct_another_kind(tmp_path: Path
     expert = runs.Runs(SETTINGS, tmp_path).talks(0, 24)
     whole = [careless == right for (_, careless), (_, right) in zip(talks, expert, strict=True)]
     assert 6 <= sum(whole) < 24
+
+
+def end_of(env, *commands: str) -> tuple[float, float]:
+    """Return the share that is done after some commands, and the last reward of the episode."""
+    env.reset(seed=0, options={"task_index": 0})
+    for line in commands:
+        env.step(env.format.write("", [call("run", command=line)]))
+    _, reward, terminated, _, _ = env.step(env.format.write("", [call("finish")]))
+    assert terminated
+    return env.state.share, reward
+
+
+@pytest.mark.parametrize("kind", SETTINGS.practised)
+class TestVerdictByFiles:
+    def test_it_is_that_of_the_checks(self, kind: str) -> None:
+        by_files, by_checks = (make(runs.ENV, kinds=[kind], reads_files=reads_files) for reads_files in (True, False))
+        by_files.reset(seed=0, options={"task_index": 0})
+        commands = plan(by_files.assignment)
+        assert end_of(by_files, *commands) == end_of(by_checks, *commands) == (1.0, 1.0)
+        assert end_of(by_files, *commands[:-1])[1] == end_of(by_checks, *commands[:-1])[1] == 0.0
+
+    def test_no_check_is_run(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("textenvs.envs.terminal.env.verify", None)
+        env = make(runs.ENV, kinds=[kind], reads_files=True)
+        env.reset(seed=0, options={"task_index": 0})
+        assert end_of(env, *plan(env.assignment)) == (1.0, 1.0)
+        assert end_of(env, "touch main.py") == (0.0, 0.0)
+
+    @pytest.mark.parametrize(("command", "share"), [("rm -r data", 0.0), ("echo >>notes", 1.0), ("rm main.py", 0.5)])
+    def test_other_files_are_checked(self, kind: str, command: str, share: float) -> None:
+        env = make(runs.ENV, kinds=[kind], reads_files=True)
+        env.reset(seed=0, options={"task_index": 0})
+        assert end_of(env, *plan(env.assignment), command)[0] <= share
+        assert (env.state.share == 1.0) == (share == 1.0)
+
+
+def test_careless_replies_omit_the_correction() -> None:
+    env, rng = environment(0), np.random.default_rng(0)
+    env.reset(seed=0, options={"task_index": 0})
+    terminated, info = False, {}
+    while not terminated:
+        _, _, terminated, _, info = env.step(env.careless_reply(rng))
+    assert env.state.commands == tuple(plan(env.assignment)[:-1])
+    assert info["stop"] == "unsolved"
 
 
 def test_kinds_without_correction_are_refused() -> None:
