@@ -1,20 +1,22 @@
 """A script that repairs generated projects by their source: what does it solve without reading what pages say?
 
     python -m benchmarks.terminal_script [--tasks 60] [--levels easy medium hard] [--splits test train]
-                                         [--forms train|all] [--guess coin|nearest|opposite]
+                                         [--words train|all] [--guess coin|nearest|opposite]
 
 It is written with the source in hand. It knows every template with its texts, rules and sentences. It reads the files
 of a project, finds the template by the request, the options of its rules by the sentences on the page, the words and
 names that were drawn by fitting the template's texts to the files, and writes all programs and settings anew; it takes
-away modules in the way of others, carriage returns and lost permissions. Of rules in dispute it knows the forms of
-words of the training split, or with ``--forms all`` of both; for another form it guesses: a coin, what the nearest form
-that it knows says, or the opposite of that. Repairs alone are played; questions are left out.
+away modules in the way of others, carriage returns and lost permissions. Of rules in dispute it knows how sentences are
+joined, and the words of the training split for what was done to a rule, or with ``--words all`` those of both; for
+another word it guesses: a coin, what the word that it knows with the most similar letters means, or the opposite.
+Repairs alone are played; questions are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import difflib
 import functools
 import json
 import random
@@ -29,7 +31,7 @@ from typing import Any
 from unittest import mock
 
 import textenvs
-from textenvs.envs.terminal.disputes import forms_of
+from textenvs.envs.terminal.disputes import words_of
 from textenvs.envs.terminal.project import Project
 from textenvs.envs.terminal.tasks import LEVELS
 from textenvs.envs.terminal.templates import TEMPLATES, variation
@@ -198,12 +200,11 @@ class Votes:
 
 
 class Page:
-    """The page of a project, and the forms of words in which pages dispute rules."""
+    """The page of a project, and words for what was done to rules, with whether these hold then."""
 
-    def __init__(self, text: str, known: Mapping[str, Sequence[str]], guess: str, coin: random.Random) -> None:
+    def __init__(self, text: str, known: Mapping[str, bool], guess: str, coin: random.Random) -> None:
         self.lines = [line[2:] for line in text.splitlines() if line.startswith("- ")]
-        self.known = {re.sub(r"\W+", " ", form): order for order, forms in known.items() for form in forms}
-        self.guess, self.coin = guess, coin
+        self.known, self.guess, self.coin = known, guess, coin
 
     def options(self, rules: Sequence[Rule], votes: Votes) -> dict[str, int]:
         """Return the number of the option that holds, by rule."""
@@ -234,21 +235,29 @@ class Page:
             if opening and closing:
                 first = max(opening, key=lambda number: found[number].end())
                 second = max(closing, key=lambda number: len(found[number][0]))
-                words = line[found[first].end() : found[second].start()]
-                return {"first": first, "second": second}[self._order(words)]
+                return first if self.is_first(line[found[first].end() : found[second].start()]) else second
         return None
 
-    def _order(self, words: str) -> str:
-        """Return which of two sentences holds, by the words between them."""
-        form = re.sub(r"\W+", " ", f"{{a}}{words}{{b}}")
-        if form in self.known:
-            return self.known[form]
+    def is_first(self, words: str) -> bool:
+        """Return whether the first of two sentences holds, by the words between them.
+
+        Raises:
+            ValueError: They have no form that it knows.
+        """
+        match = re.search(r" (above|below) was (not )?(.*?),? (?:unlike|and) the one ", words)
+        if match is None:
+            raise ValueError(f"not in the form of a dispute: {words}")
+        place, negation, done = match.groups()
+        return (self._holds(done) != bool(negation)) == (place == "above")
+
+    def _holds(self, done: str) -> bool:
+        """Return whether a rule holds to which something was done."""
+        if done in self.known:
+            return self.known[done]
         if self.guess == "coin":
-            return self.coin.choice(("first", "second"))
-        own = set(form.split())
-        nearest = max(sorted(self.known), key=lambda other: len(own & {*other.split()}) / len(own | {*other.split()}))
-        order = self.known[nearest]
-        return order if self.guess == "nearest" else {"first": "second", "second": "first"}[order]
+            return self.coin.random() < 0.5
+        nearest = max(sorted(self.known), key=lambda word: difflib.SequenceMatcher(None, done, word).ratio())
+        return self.known[nearest] == (self.guess == "nearest")
 
 
 def drawn_words(identifiers: Iterable[str], texts: Iterable[str]) -> dict[str, str]:
@@ -271,11 +280,11 @@ class Script:
     """What it knows of forms, and how it guesses.
 
     Args:
-        known: Forms of words, by which of two sentences holds.
+        known: Words for what was done to rules, with whether these hold then.
         guess: ``"coin"``, ``"nearest"`` or ``"opposite"``.
     """
 
-    known: Mapping[str, Sequence[str]]
+    known: Mapping[str, bool]
     guess: str = "coin"
 
     def repaired(self, request: str, files: Mapping[str, str]) -> dict[str, tuple[str | None, bool]]:
@@ -396,12 +405,10 @@ def main(write: Callable[[str], None] = print) -> int:
     parser.add_argument(
         "--splits", nargs="+", choices=SPLITS, default=("test",), metavar="SPLIT", help="of these (test)"
     )
-    parser.add_argument("--forms", choices=("train", "all"), default="train", help="the forms of words that it knows")
-    parser.add_argument("--guess", choices=("coin", "nearest", "opposite"), default="coin", help="for other forms")
+    parser.add_argument("--words", choices=("train", "all"), default="train", help="the split whose words it knows")
+    parser.add_argument("--guess", choices=("coin", "nearest", "opposite"), default="coin", help="for other words")
     arguments = parser.parse_args()
-    known: dict[str, tuple[str, ...]] = dict(forms_of("train"))
-    if arguments.forms == "all":
-        known = {order: (*forms, *forms_of("test")[order]) for order, forms in known.items()}
+    known = words_of("train") | (words_of("test") if arguments.words == "all" else {})
     script = Script(known, arguments.guess)
     write("| level, split | solved | 95 % |")
     write("|---|--:|--:|")

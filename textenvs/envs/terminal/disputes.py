@@ -6,29 +6,53 @@ only the words do in which the page joins both sentences.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
-from ...task import Split, split_choices
+from ...task import Split
 from ...text import load_yaml
 from .project import Fault, Project
 
-_FORMS: Mapping[str, Sequence[str]] = load_yaml(__package__, "disputes.yaml")
-#: Of the forms of a list, one in so many is the test split's.
-_HELD_OUT = 2
+_WORDS: Mapping[str, Any] = load_yaml(__package__, "disputes.yaml")
+
+
+def words_of(split: Split) -> dict[str, bool]:
+    """Return what pages of a split say was done to a rule, each with whether the rule holds then."""
+    return {word: key == "holds" for key, words in _WORDS[split].items() for word in words}
+
+
+def forms_of(words: Mapping[str, bool]) -> list[str]:
+    """Return all forms with some words: ``{right}`` is for the sentence that holds, ``{wrong}`` for the other one."""
+    choices = itertools.product(_WORDS["frames"], words.items(), (True, False), (True, False))
+    return [_form(*choice) for choice in choices]
 
 
 def draw_form(rng: Random, split: Split) -> str:
-    """Draw a form of words, with ``{right}`` and ``{wrong}`` for two sentences of which the first holds."""
-    order = rng.choice(("first", "second"))
-    a, b = ("{right}", "{wrong}") if order == "first" else ("{wrong}", "{right}")
-    return rng.choice(split_choices(_FORMS[order], split, _HELD_OUT)).replace("{a}", a).replace("{b}", b)
+    """Draw a form of words of a split."""
+    word = rng.choice([*words_of(split).items()])
+    return _form(rng.choice(_WORDS["frames"]), word, rng.random() < 0.5, rng.random() < 0.5)
 
 
-def forms_of(split: Split) -> dict[str, tuple[str, ...]]:
-    """Return the forms of a split, by whether the ``first`` or the ``second`` sentence holds."""
-    return {order: split_choices(forms, split, _HELD_OUT) for order, forms in _FORMS.items()}
+def _form(frame: str, word: tuple[str, bool], is_above: bool, is_negated: bool) -> str:
+    """Return a form: a word about the rule above or below, or the word with ``not``."""
+    done, holds = word
+    places = ("above", "below") if is_above else ("below", "above")
+    sentences = ("{right}", "{wrong}") if (holds != is_negated) == is_above else ("{wrong}", "{right}")
+    parts = {"{x}": places[0], "{y}": places[1], "{a}": sentences[0], "{b}": sentences[1]}
+    parts |= {"{p}": f"not {done}" if is_negated else done, "{q}": "" if is_negated else " not"}
+    for mark, text in parts.items():
+        frame = frame.replace(mark, text)
+    return frame
+
+
+def filled(form: str, fault: Fault) -> str:
+    """Return the sentences of a fault's rule in a form of words: what was agreed, and what the fault follows."""
+    before, _, after = form.partition("{right}")
+    sides = (before.replace("{wrong}", fault.followed), after.replace("{wrong}", fault.followed))
+    return fault.agreed.join(sides)
 
 
 def is_disputable(project: Project, fault: Fault) -> bool:
@@ -36,24 +60,28 @@ def is_disputable(project: Project, fault: Fault) -> bool:
 
     One that commands make leaves traces, as in a history.
     """
-    page = project.files.get(fault.page, "")
-    return bool(fault.followed and fault.edits) and page.splitlines().count(_line(fault.agreed)) == 1
+    return bool(fault.followed and fault.edits) and _is_stated(project.files, fault)
 
 
 def disputed(project: Project, forms: Mapping[str, str]) -> Project:
     """Return the project with a page that disputes some rules.
 
     Args:
-        project: Each of the rules is disputable in it.
+        project: The project.
         forms: A form of words for each rule, by its name.
+
+    Raises:
+        ValueError: A rule is not stated in a line of the page.
     """
-    files = dict(project.files)
-    for fault in project.faults:
-        if form := forms.get(fault.kind):
-            line = _line(form.replace("{right}", fault.agreed).replace("{wrong}", fault.followed))
-            files[fault.page] = files[fault.page].replace(f"{_line(fault.agreed)}\n", f"{line}\n")
+    files, faults = dict(project.files), {fault.kind: fault for fault in project.faults}
+    for kind, form in forms.items():
+        fault = faults[kind]
+        if not _is_stated(files, fault):
+            raise ValueError(f"{kind}: {fault.page} does not state it in one line, so it cannot be in dispute")
+        files[fault.page] = files[fault.page].replace(f"- {fault.agreed}\n", f"- {filled(form, fault)}\n")
     return replace(project, files=files)
 
 
-def _line(sentence: str) -> str:
-    return f"- {sentence}"
+def _is_stated(files: Mapping[str, str], fault: Fault) -> bool:
+    lines: Sequence[str] = files.get(fault.page, "").split("\n")[:-1]
+    return lines.count(f"- {fault.agreed}") == 1

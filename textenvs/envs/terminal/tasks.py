@@ -47,7 +47,7 @@ _REPAIR = (
     "may be several. When all of it works, call finish: the project is then used with other data than those that are "
     "there now."
 )
-_DISPUTED = "Users also report what is as it was agreed: leave that as it is."
+_DISPUTED = "Some reports are about what works as it was agreed: that must stay as it is."
 _ANSWER = "Find out what the user asks, and call finish with the answer alone, as it stands in the files or is printed."
 
 
@@ -283,7 +283,9 @@ def _drawn(
         return None
     least, most = FAULTS[level]
     disputes = _disputes(project, split, DISPUTES[level], rng)
-    chosen, others = list[Fault](), [fault for fault in project.faults if fault not in disputes]
+    chosen = list[Fault]()
+    # A fault that does not fit with a broken rule would tell that the rule is not broken.
+    others = [fault for fault in project.faults if all(fit(project, [rule, fault]) for rule in disputes)]
     if disputes:
         for fault in rng.sample(disputes, rng.randint(1, len(disputes) - 1)):
             chosen += [fault] if fit(project, [*chosen, fault]) else []
