@@ -266,13 +266,6 @@ EDITS = (
         "V\tB\tACT",
     ),
     (
-        "overlap-of-listed-ids",
-        "Some features that overlap are not marked.",
-        "@code@/features.py",
-        "for other in annotations)",
-        "for other in annotations if other.id > feature.id)",
-    ),
-    (
         "length-with-introns",
         "Lengths of features with several parts are too large.",
         "@code@/features.py",
