@@ -413,9 +413,9 @@ RULES = (
                 "{0}. {1} {2} ({3}, {4})",
             ),
             Option(
-                'f"{name}: {points} of {played}, {made} captures"',
-                "A line of the table is NAME: POINTS of GAMES, CAPTURES captures.",
-                "{1}: {2} of {3}, {4} captures",
+                'f"{name} ({rank}): {points} of {played}, {made} captures"',
+                "A line of the table is NAME (RANK): POINTS of GAMES, CAPTURES captures.",
+                "{1} ({0}): {2} of {3}, {4} captures",
             ),
             Option(
                 'f"{points:3} {made:3} {played:2} {rank}. {name}"',
