@@ -367,7 +367,8 @@ def _questions(rng: random.Random, files: dict[str, str], names: Sequence[str]) 
             f"2025-{month:02}-{rng.randint(1, 28):02} query={mark} clicked={name} ms={spent} rank={rng.randint(1, 5)}"
         ),
     )
-    shelf_of = draw_lists(rng, files, "loans", "shelf", lambda copy: f"{copy} {rng.choice(['lent', 'in', 'lost'])}")
+    states = ("lent", "in", "lost")
+    shelf_of = draw_lists(rng, files, "loans", "shelf", lambda copy: f"{copy} {rng.choice(states)}", counts=(14, 26))
     return [
         asked_together([_slowest_query(one, slowest[one]) for one in rng.sample([*slowest], ASKED)]),
         asked_together([_shelf_of_copy(one, shelf_of[one]) for one in rng.sample(sorted(shelf_of), ASKED)]),

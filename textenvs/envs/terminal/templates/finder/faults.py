@@ -102,7 +102,7 @@ EDITS = (
         r're.findall(r"[a-z_]+|\d+", text)',
     ),
     (
-        "repeated-field",
+        "title-for-tags",
         "Tags are not found by a query without `tag:`.",
         "@lib@/terms.py",
         '("tags", " ".join(document.tags))',
