@@ -202,9 +202,9 @@ class Votes:
 class Page:
     """The page of a project, and words for what was done to rules, with whether these hold then."""
 
-    def __init__(self, text: str, known: Mapping[str, bool], guess: str, coin: random.Random) -> None:
+    def __init__(self, text: str, meanings: Mapping[str, bool], guess: str, coin: random.Random) -> None:
         self.lines = [line[2:] for line in text.splitlines() if line.startswith("- ")]
-        self.known, self.guess, self.coin = known, guess, coin
+        self.meanings, self.guess, self.coin = meanings, guess, coin
 
     def options(self, rules: Sequence[Rule], votes: Votes) -> dict[str, int]:
         """Return the number of the option that holds, by rule."""
@@ -252,12 +252,12 @@ class Page:
 
     def _holds(self, done: str) -> bool:
         """Return whether a rule holds to which something was done."""
-        if done in self.known:
-            return self.known[done]
+        if done in self.meanings:
+            return self.meanings[done]
         if self.guess == "coin":
             return self.coin.random() < 0.5
-        nearest = max(sorted(self.known), key=lambda word: difflib.SequenceMatcher(None, done, word).ratio())
-        return self.known[nearest] == (self.guess == "nearest")
+        nearest = max(sorted(self.meanings), key=lambda word: difflib.SequenceMatcher(None, done, word).ratio())
+        return self.meanings[nearest] == (self.guess == "nearest")
 
 
 def drawn_words(identifiers: Iterable[str], texts: Iterable[str]) -> dict[str, str]:
@@ -277,14 +277,14 @@ def drawn_words(identifiers: Iterable[str], texts: Iterable[str]) -> dict[str, s
 
 @dataclass(frozen=True)
 class Script:
-    """What it knows of forms, and how it guesses.
+    """A script that knows some words, and guesses what others mean.
 
     Args:
-        known: Words for what was done to rules, with whether these hold then.
+        meanings: Words for what was done to rules, with whether these hold then.
         guess: ``"coin"``, ``"nearest"`` or ``"opposite"``.
     """
 
-    known: Mapping[str, bool]
+    meanings: Mapping[str, bool]
     guess: str = "coin"
 
     def repaired(self, request: str, files: Mapping[str, str]) -> dict[str, tuple[str | None, bool]]:
@@ -298,7 +298,7 @@ class Script:
         template = max(TEMPLATES, key=lambda name: len(words & {*donor(name, _OWN[0]).project.about.split()}))
         page = Page(
             next((files[path] for path in variation._PAGES if path in files), ""),
-            self.known,
+            self.meanings,
             self.guess,
             random.Random(request),
         )
@@ -408,8 +408,8 @@ def main(write: Callable[[str], None] = print) -> int:
     parser.add_argument("--words", choices=("train", "all"), default="train", help="the split whose words it knows")
     parser.add_argument("--guess", choices=("coin", "nearest", "opposite"), default="coin", help="for other words")
     arguments = parser.parse_args()
-    known = words_of("train") | (words_of("test") if arguments.words == "all" else {})
-    script = Script(known, arguments.guess)
+    meanings = words_of("train") | (words_of("test") if arguments.words == "all" else {})
+    script = Script(meanings, arguments.guess)
     write("| level, split | solved | 95 % |")
     write("|---|--:|--:|")
     for level in arguments.levels:

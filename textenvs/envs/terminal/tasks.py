@@ -285,13 +285,13 @@ def _drawn(
     disputes = _disputes(project, split, DISPUTES[level], rng)
     chosen = list[Fault]()
     # A fault that does not fit with a broken rule would tell that the rule is not broken.
-    others = [fault for fault in project.faults if all(fit(project, [rule, fault]) for rule in disputes)]
+    rest = [fault for fault in project.faults if all(fit(project, [rule, fault]) for rule in disputes)]
     if disputes:
         for fault in rng.sample(disputes, rng.randint(1, len(disputes) - 1)):
             chosen += [fault] if fit(project, [*chosen, fault]) else []
         # How many other faults there are tells nothing about how many disputed rules are broken.
         least, most = least - 1, most - (len(disputes) - 1)
-    faults = choose(replace(project, faults=others), split, rng.randint(least, most), rng, chosen)
+    faults = choose(replace(project, faults=rest), split, rng.randint(least, most), rng, chosen)
     if len(faults) < least + len(chosen):
         return None
     return tuple(faults), None, {fault.kind: draw_form(rng, split) for fault in disputes}
