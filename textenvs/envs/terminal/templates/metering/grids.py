@@ -264,6 +264,8 @@ def _add_gaps(grid: Grid) -> None:
     for days in _GAPS:
         value = grid.rng.randint(100, 900)
         meter = grid.meter()
-        grid.read(meter, [(10 - days, value), (10, value + 3 * days), (11 + days, value + 7 * days)], source="round")
+        rows = [(10 - days, value), (10, value + 3 * days), (11 + days, value + 7 * days)]
+        for register in "DN":
+            grid.read(meter, rows, register, source="round")
     meter = grid.meter()
     grid.read(meter, [(-50, 1000), (90, 1700), (grid.length + 20, 9000)], source="round")
