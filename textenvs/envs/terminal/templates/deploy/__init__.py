@@ -36,8 +36,8 @@ _STATES = ("retired", "off", "spare", "broken")
 _BY_CHANCE = ("order-of-waves", "hosts-of-wave")
 #: Prints the permissions and the contents of rendered files.
 _SHOW = (
-    "show() { cd $1; find . -type f ! -name '*.done' ! -name '*.tsv' -printf '%m %P\\n' | LC_ALL=C sort -k2; "
-    "find . -type f ! -name '*.done' ! -name '*.tsv' | LC_ALL=C sort | "
+    "show() { cd $1; find . -type f ! -name done ! -name '*.tsv' -printf '%m %P\\n' | LC_ALL=C sort -k2; "
+    "find . -type f ! -name done ! -name '*.tsv' | LC_ALL=C sort | "
     "xargs -d '\\n' awk 'FNR == 1 { print FILENAME } 1'; }"
 )
 
@@ -150,6 +150,7 @@ def _site(rng: random.Random, variant: Variant, reserved: Sequence[int]) -> Site
         ("*", "base.tmpl", "etc/host.conf"),
         (f"{role},{plain[0]}", "service.tmpl", "etc/run/service.conf"),
         (longer, "access.tmpl", "etc/who may.conf"),
+        (role, "mark4", "etc/mark.conf"),
     ]
     site = Site(variant, reserved, rows, layers, secret_texts, files, templates, frozenset(["service.tmpl"]))
     return replace(site, live=_live(rng, site))
@@ -250,7 +251,7 @@ def _check(rng: random.Random, variant: Variant, reserved: Sequence[int]) -> Che
 def _shapes(rng: random.Random) -> tuple[dict[str, str], bool]:
     """Draw how the programs are divided and written; return parts of texts, and whether layers have a file."""
     apart = rng.random() < 0.5
-    steps = [texts.STEP_OF_HOST, texts.STEP_OF_CHECK, texts.STEP_OF_PLAN]
+    steps = [texts.STEP_OF_HOSTS, texts.STEP_OF_CHECK, texts.STEP_OF_PLAN]
     parts = {
         "steps": "\n".join(rng.sample(steps, 3)),
         "sourced": '. "$lib/layers.sh"\n' if apart else "",

@@ -6,7 +6,6 @@ MAKEFILE = """# Renders configurations of hosts. Usage: make -s [render|check|pl
 SRC = @src@
 OUT = out
 LIVE = live
-HOSTS = $(shell bin/hosts $(SRC) | cut -d' ' -f1)
 PROGRAMS = bin/render $(wildcard @lib@/*)
 INPUTS = $(shell find $(SRC) -type f | sort)
 
@@ -17,10 +16,10 @@ all: render check plan
 
 @steps@"""
 
-STEP_OF_HOST = """$(OUT)/%.done: $(INPUTS) $(PROGRAMS)
-	bin/render $(SRC) $* $(OUT) && touch $@
+STEP_OF_HOSTS = """$(OUT)/done: $(INPUTS) $(PROGRAMS)
+	bin/render $(SRC) $(OUT) && touch $@
 
-render: $(HOSTS:%=$(OUT)/%.done)
+render: $(OUT)/done
 """
 
 STEP_OF_CHECK = """check: render
@@ -38,24 +37,27 @@ hosts "$1"
 """
 
 RENDER = """#!/bin/bash
-# Writes the files of a host. Usage: bin/render SRC NAME OUT
+# Writes the files of all hosts. Usage: bin/render SRC OUT
 lib=$(dirname "$0")/../@lib@
 . "$lib/hosts.sh"
-@sourced@src=$1 name=$2 out=$3
-read -r _ site roles < <(hosts "$src" | grep "^$name ")
-rm -rf "${out:?}/$name"
-mkdir -p "$out/$name"
-mapfile -t files < <(layers "$src" "$name" "$site" "$roles")
-awk -v HOST="$name" -v SITE="$site" -v ROLES="$roles" -f "$lib/merge.awk" "${files[@]}" | sort > "$out/$name.tsv"
-while read -r wanted template path; do
-    has_role "$wanted" "$roles" || continue
-    target=$out/$name/$path
-    mkdir -p "${target%/*}"
-    awk -v SRC="$src" -v HOST="$name" -v SITE="$site" -v FILE="$path" -v TEMPLATE="$template" \\
-        -f "$lib/fill.awk" "$out/$name.tsv" > "$target"
-    # The status says that there is a secret in it.
-    if (($? == 3)); then @mode_of_secrets@; fi
-done < <(clean "$src/files.map")
+@sourced@src=$1 out=$2
+mapfile -t map < <(clean "$src/files.map")
+hosts "$src" | while read -r name site roles; do
+    rm -rf "${out:?}/$name"
+    mkdir -p "$out/$name"
+    mapfile -t files < <(layers "$src" "$name" "$site" "$roles")
+    awk -v HOST="$name" -v SITE="$site" -v ROLES="$roles" -f "$lib/merge.awk" "${files[@]}" > "$out/$name.tsv"
+    for row in "${map[@]}"; do
+        read -r wanted template path <<< "$row"
+        has_role "$wanted" "$roles" || continue
+        target=$out/$name/$path
+        mkdir -p "${target%/*}"
+        awk -v SRC="$src" -v HOST="$name" -v SITE="$site" -v FILE="$path" -v TEMPLATE="$template" \\
+            -f "$lib/fill.awk" "$out/$name.tsv" > "$target"
+        # The status says that there is a secret in it.
+        if (($? == 3)); then @mode_of_secrets@; fi
+    done
+done
 """
 
 PLAN = """#!/bin/bash
@@ -119,11 +121,10 @@ CHECK = """#!/bin/bash
 lib=$(dirname "$0")/../@lib@
 . "$lib/hosts.sh"
 src=$1 out=$2
-problems=$(hosts "$src" | while read -r name site _; do
-    (cd "$out" && find "$name" -type f | sort) | while read -r path; do
-        awk -v START="$name\\t$site\\t$path" '{ print START "\\t" FNR "\\t" $0 }' "$out/$path"
-    done
-done | awk -f "$lib/lint.awk" "$lib/../etc/@reserved@.txt" - | sort)
+problems=$(hosts "$src" | (cd "$out" && while read -r name site _; do
+    find "$name" -type f | sort | xargs -d '\\n' \\
+        awk -v START="$name\\t$site" '{ print START "\\t" FILENAME "\\t" FNR "\\t" $0 }'
+done) | awk -f "$lib/lint.awk" "$lib/../etc/@reserved@.txt" - | sort)
 [[ -z $problems ]] && exit
 echo "$problems"
 @status_of_problems@
