@@ -208,13 +208,6 @@ EDITS = (
         "if other.startswith(term)][:1] if clause.begins",
     ),
     (
-        "last-form-counts",
-        "By the beginning of a word, documents with several such words have too low a score.",
-        "@lib@/matching.py",
-        "own[field] = own.get(field, 0) + count",
-        "own[field] = count",
-    ),
-    (
         "place-from-zero",
         "Phrases are found in the wrong documents.",
         "@lib@/matching.py",

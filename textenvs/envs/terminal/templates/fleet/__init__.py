@@ -329,7 +329,7 @@ def draw(rng: random.Random, stated: Mapping[str, int] | None = None) -> Project
     # Nothing reads these.
     files[f"etc/{year - 1}.json"] = variant.text(texts.OLD_SETTINGS)
     files[f"old/{year - 1}/fuel.sql"] = variant.outdated(programs["sql/fuel.sql"])
-    files[f"old/{year - 1}/drivers.sql"] = variant.outdated(texts.DRIVERS).replace("LEFT JOIN", "JOIN")
+    files[f"old/{year - 1}/drivers.sql"] = variant.text(texts.DRIVERS).replace("LEFT JOIN", "JOIN")
     files["old/functions.py"] = variant.outdated(programs["@lib@/functions.py"])
     files["docs/notes.md"] = notes(rng, "Notes on the vehicles", 12)
     files["docs/data.md"] = texts.FORMAT

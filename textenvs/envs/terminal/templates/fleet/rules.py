@@ -25,6 +25,7 @@ RULES = (
                 "c.km + c.next_gap", "Missing kilometres are those of the driver of the trip before them.", "before"
             ),
         ],
+        shows=True,
     ),
     Rule(
         "day-of-trip",

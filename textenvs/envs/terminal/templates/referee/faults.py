@@ -276,13 +276,6 @@ EDITS = (
         "prey = places",
     ),
     (
-        "strength-of-sides",
-        "Games go on, or end, as if pieces were counted in another way.",
-        "@code@/@captures@.py",
-        "return @strength@",
-        "return @strength_wrong@",
-    ),
-    (
         "piece-in-two-places",
         "There are more and more pieces.",
         "@code@/@play@.py",
