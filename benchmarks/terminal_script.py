@@ -227,15 +227,15 @@ class Page:
 
     def _disputed(self, sentences: Sequence[str]) -> int | None:
         for line in self.lines:
-            found = {
+            places = {
                 number: match for number, sentence in enumerate(sentences) if (match := pattern(sentence).search(line))
             }
-            opening = [number for number, match in found.items() if match.start() == 0]
-            closing = [number for number, match in found.items() if match.end() == len(line) and match.start() > 0]
+            opening = [number for number, match in places.items() if match.start() == 0]
+            closing = [number for number, match in places.items() if match.end() == len(line) and match.start() > 0]
             if opening and closing:
-                first = max(opening, key=lambda number: found[number].end())
-                second = max(closing, key=lambda number: len(found[number][0]))
-                return first if self.is_first(line[found[first].end() : found[second].start()]) else second
+                first = max(opening, key=lambda number: places[number].end())
+                second = max(closing, key=lambda number: len(places[number][0]))
+                return first if self.is_first(line[places[first].end() : places[second].start()]) else second
         return None
 
     def is_first(self, words: str) -> bool:
@@ -323,8 +323,8 @@ class Script:
 
 def _written(own: Donor, votes: Votes, files: Mapping[str, str], page: Page) -> dict[str, tuple[str | None, bool]]:
     """Return the healthy texts of a project, as far as all of their words and names are known."""
-    found = drawn_words(own.variant.identifiers, files.values())
-    variant = replace(own.variant, identifiers={word: found.get(word, _LOST) for word in own.variant.identifiers})
+    drawn = drawn_words(own.variant.identifiers, files.values())
+    variant = replace(own.variant, identifiers={word: drawn.get(word, _LOST) for word in own.variant.identifiers})
     codes = {rule.key: variant._renamed(own.variant.chosen[rule.name].code) for rule in own.rules}
     constant = always_same(own.template) | codes
     by_suffix: dict[str, set[str]] = defaultdict(set)

@@ -115,11 +115,11 @@ def _collection(rng: random.Random, variant: Variant, settings: Settings) -> tup
     put(6, *many[:2])
     put(7, many[2])
     query(*many)
-    wanted, against, early = word(), word(), word()
-    put([8, 9, 10, 8], wanted)
+    sought, against, early = word(), word(), word()
+    put([8, 9, 10, 8], sought)
     put(9, against)
     writer.titles[10].append(against)
-    query(wanted, Part(against, excluded=True))
+    query(sought, Part(against, excluded=True))
     put([8, 9, 10], early)
     put([3, 4, 6, 7, 3], word())
     # Of the narrow word, a document has the synonym in its title; of the wide one, the synonyms alone are in documents.
@@ -168,7 +168,7 @@ def _collection(rng: random.Random, variant: Variant, settings: Settings) -> tup
         for number in range(13)
     ]
     oldest, newest = documents[8], documents[9]
-    query(Part(tags[1], "tag"), wanted)
+    query(Part(tags[1], "tag"), sought)
     query(early, Part(oldest.day, "after"), Part(newest.day, "before"))
     query(Part(oldest.dotted_day, "after"), early)
     rng.shuffle(queries)

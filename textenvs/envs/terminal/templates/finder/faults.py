@@ -123,7 +123,7 @@ EDITS = (
         "$(OUT)/terms: $(NAMES)",
     ),
     (
-        "index-before-stop-list",
+        "index-older-than-common-words",
         "A new word in the list of stop words makes no difference until somebody deletes the index.",
         "Makefile",
         "$(CODE) etc/stop.txt etc/@folding@",

@@ -391,13 +391,6 @@ EDITS = (
         "[number < 0 for number",
     ),
     (
-        "shortest-month",
-        "Services of the end of a month are due some days too early.",
-        "@lib@/@dates@.py",
-        "min(start.day, length)",
-        "min(start.day, 28)",
-    ),
-    (
         "month-from-one",
         "Services that are due by months are not in the month in which they should be.",
         "@lib@/@dates@.py",

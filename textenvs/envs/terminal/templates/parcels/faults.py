@@ -283,13 +283,6 @@ EDITS = (
         '"$root/etc/zones.txt" "$root/etc/links.txt"',
     ),
     (
-        "first-way-wins",
-        "Ways are dearer than they have to be.",
-        "@awk@/paths.awk",
-        "if (!(key in costs) || cost < costs[key] ||",
-        "if (!(key in costs) ||",
-    ),
-    (
         "clocks-turned-round",
         "The states of some parcels are those of an earlier scan.",
         "@awk@/events.awk",

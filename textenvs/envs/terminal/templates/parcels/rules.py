@@ -114,17 +114,17 @@ RULES = (
         [
             Option(
                 "kilos = int((weight - top + 999) / 1000)",
-                "Above the highest step, the price is that of it, and more for every begun kilo.",
+                "Above the highest step, the price is that step's, and more for every kilogram that begins.",
                 lambda grams: -(-grams // 1000),
             ),
             Option(
                 "kilos = int((weight - top) / 1000)",
-                "Above the highest step, the price is that of it, and more for every full kilo.",
+                "Above the highest step, the price is that step's, and more for every full kilogram.",
                 lambda grams: grams // 1000,
             ),
             Option(
                 "kilos = 2 * int((weight - top + 1999) / 2000)",
-                "Above the highest step, the price is that of it, and more for two kilos, whenever two kilos begin.",
+                "Above the highest step, the price is that step's, and more for two kilograms whenever two begin.",
                 lambda grams: -(-grams // 2000) * 2,
             ),
         ],

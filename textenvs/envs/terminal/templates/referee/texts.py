@@ -243,7 +243,7 @@ CAPTURES = Program(
     sign = pieces.get(place, "")
     return sign if sign.lower() == side else ""''',
         """def strength(pieces, side):
-    return @strength@""",
+    return sum(sign.lower() == side for sign in pieces.values())""",
         '''def worth(pieces, run):
     """Return the places of a closed line that are captured, and as how many captures they count."""
     chiefs = [place for place in run if pieces[place].isupper()]
@@ -510,10 +510,6 @@ SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
         ('[word.rstrip("x!?") for word in text.split()]', '[word.removesuffix("x") for word in text.split()]'),
         ('re.sub(r"[x!?]+(?!\\S)", "", text).split()', 're.sub(r"[x!?](?!\\S)", "", text).split()'),
         ('[re.sub("[x!?]*$", "", word) for word in text.split()]', '[word.rstrip("x") for word in text.split()]'),
-    ),
-    "strength": (
-        ("sum(sign.lower() == side for sign in pieces.values())", "sum(sign == side for sign in pieces.values())"),
-        ("len([sign for sign in pieces.values() if sign.lower() == side])", "len(pieces)"),
     ),
     "position": (
         (
