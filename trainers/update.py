@@ -43,7 +43,7 @@ from .config import PPOConfig
 from .config.learning import CriticSection
 from .engines.teacher import ServedTeacher
 from .learner import Learner
-from .learner.learner import Scorer
+from .learner.scoring import Scorer
 from .learner.teachers import as_taught, taught_tokens
 from .learner.top_tokens import TopTokens
 from .report.episodes import Explained

@@ -16,12 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
@@ -37,18 +37,16 @@ from trainers.learner.inputs import (
     SamplingMasks,
     Sums,
     column,
-    distinct_targets,
-    inputs_of,
     some_names,
     split,
 )
-from trainers.learner.logprobs import is_left_out
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.observations import with_means, with_observations
 from trainers.learner.optim import Optimizer
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
+from trainers.learner.scoring import Forward, Scorer, TokenScores, Top, TopScores, UnusedTokens
 from trainers.learner.setup import Setup, reads_trees
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
@@ -72,14 +70,6 @@ TokenBatch = Mapping[str, Tensor]
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
-Scorer = Literal["actor", "reference", "teacher"]
-
-
-class TopScores(NamedTuple):
-    """A model's numbers of the distributions that action tokens came from."""
-
-    logprobs: list[Floats]  #: of the action tokens; float32 ``[n_e]`` a trajectory
-    top: TopTokens  #: of all of them, in the order of the trajectories
 
 
 _BARELY = 0.95  #: of the tokens: where trees save less, they do not pay on CUDA
@@ -155,10 +145,10 @@ class Learner:
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
         self._vocabulary = int(origin.config.get_text_config().vocab_size)
-        self._unused_ids = np.array(unused_token_ids, np.int64)
-        self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
+        self._unused = UnusedTokens(unused_token_ids, self.device)
         self.teacher, self._teacher_unused = self._teacher_of(teacher, setup, origin, chunk_size)
-        self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
+        self._model, self._plain = model, origin.plain
+        self._forward = Forward(self.device, self._sequence, varlen=setup.varlen)
         self._flat: Layout = "packed" if model.use_remove_padding else "padded"
         self._layout: Layout = "trees" if share_prefixes and reads_trees(model, origin.config) else self._flat
         learning = {"actor": Optimizer(self.actor, actor, total_steps)}
@@ -205,9 +195,7 @@ class Learner:
         return (logprobs, entropies) if entropy else logprobs
 
     @torch.no_grad()
-    def top_logprobs(
-        self, trajectories: Sequence[Trajectory], top: int | NDArray[np.int32], *, model: Scorer = "actor"
-    ) -> TopScores:
+    def top_logprobs(self, trajectories: Sequence[Trajectory], top: Top, *, model: Scorer = "actor") -> TopScores:
         """Log-probabilities as of :meth:`logprobs`, and of ``k`` tokens of the distribution of each action token.
 
         ``top`` is ``k``, for the most likely tokens; or int32 ``[N, k]``, the ids of some, none where below 0. Those
@@ -215,7 +203,6 @@ class Learner:
         ``ValueError`` as :meth:`logprobs`.
         """
         scores, tokens = self._scores(trajectories, model, top)
-        assert tokens is not None
         return TopScores(split(scores[0], action_offsets(trajectories)), tokens)
 
     @torch.no_grad()
@@ -234,7 +221,7 @@ class Learner:
 
         def value() -> None:
             for batch in self._cut(units):
-                results[self._tensor(batch.index)] = self._value(critic, batch)
+                results[self._tensor(batch.index)] = self._forward.values(critic, batch)
 
         self._budget.attempt(value, self._forget, _largest(units))
         flat = self.ranks.add(results).cpu().numpy()
@@ -287,7 +274,7 @@ class Learner:
         assert self.critic_optimizer is not None
 
         def forward(batch: MicroBatch) -> tuple[Tensor]:
-            return (self._value(critic, batch),)
+            return (self._forward.values(critic, batch),)
 
         units = action_rows(trajectories)
         return self._update("critic", self.critic_optimizer, trajectories, per_token, forward, loss_fn, units)
@@ -317,7 +304,7 @@ class Learner:
         observations: PerToken | None = None,
         teacher: TopTokens | None = None,
     ) -> dict[str, Any]:
-        self._refuse_unused(trajectories)
+        self._unused.refuse(trajectories)
         total, masks = int(action_offsets(trajectories)[-1]), SamplingMasks(trajectories)
         weights, offsets = None, observation_offsets(trajectories)
         if observations is not None:
@@ -328,7 +315,7 @@ class Learner:
 
         def forward(batch: MicroBatch) -> tuple[Tensor, ...]:
             models = self.actor, batch, temperature, masks, self._unused
-            outputs = self._score(*models, observed=weights is not None, top=ids)
+            outputs = self._forward.scores(*models, observed=weights is not None, top=ids)
             actions = len(outputs[0]) - batch.observed
             made = [values[:actions] for values in outputs[:2]]
             if teacher is not None:
@@ -567,103 +554,38 @@ class Learner:
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return to_device(array, self.device)
 
-    def _scores(
-        self, trajectories: Sequence[Trajectory], model: Scorer, top: int | NDArray[np.int32] | None
-    ) -> tuple[Floats, TopTokens | None]:
-        """Return log-probabilities and entropies of action tokens, ``[2, N]``, and where ``top`` is given, of those."""
+    def _scores(self, trajectories: Sequence[Trajectory], model: Scorer, top: Top | None) -> tuple[Floats, TopTokens]:
+        """Return log-probabilities and entropies of action tokens, ``[2, N]``, and the tokens of ``top``."""
         policy = {"actor": self.actor, "reference": self.reference, "teacher": self.teacher}[model]
         unused = self._teacher_unused if model == "teacher" else self._unused
         if policy is None:
             argument = "reference=True" if model == "reference" else "teacher=FOLDER"
             raise ValueError(f"this learner has no {model} model; construct it with {argument}")
-        self._refuse_unused(trajectories)
-        total = int(action_offsets(trajectories)[-1])
-        if isinstance(top, np.ndarray) and len(top) != total:
-            raise ValueError(f"there are ids of {len(top)} states for {total} action tokens")
+        self._unused.refuse(trajectories)
+        collected = TokenScores(int(action_offsets(trajectories)[-1]), top, self.device)
         if isinstance(top, np.ndarray):
             top = np.where(top < self._vocabulary, top, np.int32(-1))
-        results, masks = torch.zeros(2, total, device=self.device), SamplingMasks(trajectories)
-        units = action_rows(trajectories)
-        width = 0 if top is None else top if isinstance(top, int) else top.shape[1]
-        ids = torch.zeros(total, width, dtype=torch.int32, device=self.device)  # one more, so that ranks add up
-        chosen = torch.zeros(total, width, device=self.device)
+        masks, units = SamplingMasks(trajectories), action_rows(trajectories)
 
         def score() -> None:
             for batch in self._cut(units):
-                logprobs, entropies, *others = self._score(policy, batch, self.temperature, masks, unused, top=top)
-                index = self._tensor(batch.index)
-                results[0, index], results[1, index] = logprobs, entropies
-                if others:
-                    left_out = (others[0] < 0) | is_left_out(others[1])
-                    ids[index] = (others[0].int() + 1).masked_fill(left_out, 0)
-                    chosen[index] = others[1].float().masked_fill(left_out, 0.0)
+                collected.put(batch, self._forward.scores(policy, batch, self.temperature, masks, unused, top=top))
 
         self._budget.attempt(score, self._forget, _largest(units))
-        scores: Floats = self.ranks.add(results).cpu().numpy()
-        if top is None:
-            return scores, None
-        return scores, TopTokens(self.ranks.add(ids).cpu().numpy() - 1, self.ranks.add(chosen).cpu().numpy())
-
-    def _score(
-        self,
-        policy: Policy | WithoutAdapters,
-        batch: MicroBatch,
-        temperature: float,
-        masks: SamplingMasks,
-        unused: Tensor | None,
-        *,
-        observed: bool = False,
-        top: int | NDArray[np.int32] | None = None,
-    ) -> tuple[Tensor, ...]:
-        """Return log-probabilities and entropies of the micro-batch's positions; ``observed``: it may have such.
-
-        With ``top`` (see :meth:`top_logprobs`), also ids and log-probabilities of its action tokens' distributions.
-        """
-        inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
-        actions = len(inputs.positions) - inputs.observed
-        given = top if isinstance(top, np.ndarray) else None
-        of_action = inputs.positions[:actions], inputs.targets[:actions], inputs.index[:actions]
-        first, kinds = masks.distinct(*of_action, given)
-        some = {"support": masks.of(inputs.index[first], self.device), "unused": unused, **inputs.attention}
-        some["top"] = top if given is None else self._tensor(given[inputs.index[first]].astype(np.int64))
-        if observed:
-            second, others = distinct_targets(inputs.positions[actions:], inputs.targets[actions:])
-            kinds = np.concatenate([kinds, len(first) + others])
-            first = np.concatenate([first, actions + second])
-            some["observed"] = len(second)
-        positions, targets = self._tensor(inputs.positions[first]), self._tensor(inputs.targets[first])
-        outputs = policy(inputs.input_ids, positions, targets, temperature, **some)
-        kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
-        logprobs, entropy = (inputs.join(values.index_select(0, kind_of)) for values in outputs[:2])
-        tops = (inputs.join(values.index_select(0, kind_of[:actions])) for values in outputs[2:])
-        return logprobs, entropy, *(values[: len(logprobs) - batch.observed] for values in tops)
+        return collected.add_up(self.ranks)
 
     def _teacher_of(
         self, folder: str | Path | None, setup: Setup, actor: ModelSource, chunk_size: int | None
-    ) -> tuple[Policy | None, Tensor | None]:
+    ) -> tuple[Policy | None, UnusedTokens]:
         """Make the teacher, with the ids that its distributions leave out. ``ValueError``: it cannot score these."""
         if folder is None:
-            return None, None
+            return None, self._unused
         source = ModelSource(folder)
         source.check_head()
         setup.check_teacher(source, actor)
-        unused = unused_of_teacher(source, self._vocabulary, self._unused_ids.tolist())
+        unused = unused_of_teacher(source, self._vocabulary, self._unused.ids.tolist())
         model, _ = setup.make("teacher", source, chunk_size)
-        return model, self._tensor(np.array(unused, np.int64)) if unused else None
-
-    def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
-        inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
-        return inputs.join(critic(inputs.input_ids, self._tensor(inputs.positions), **inputs.attention))
-
-    def _refuse_unused(self, trajectories: Sequence[Trajectory]) -> None:
-        if self._unused is None:
-            return
-        for trajectory in trajectories:
-            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], self._unused_ids)):
-                raise ValueError(
-                    f"trajectory {trajectory.episode_id or '?'} has the action token {used[0]}, which the tokenizer "
-                    "has no token for: sample it again with an engine that is made with the same unused_token_ids"
-                )
+        return model, UnusedTokens(unused, self.device)
 
     def _need_critic(self) -> Critic:
         if self.critic is None:

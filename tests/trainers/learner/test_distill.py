@@ -23,7 +23,7 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.command_line import resolve
 from trainers.learner import Learner
-from trainers.learner.learner import Scorer
+from trainers.learner.scoring import Scorer
 from trainers.learner.teachers import as_taught
 from trainers.models.policy import Policy
 from trainers.models.shape import shape_of_model
