@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainers.algorithms.losses import LOSSES
 from trainers.algorithms.losses.value import value_loss
-from trainers.learner import Learner, inputs, learner, logprobs
+from trainers.learner import Learner, inputs, learner, logprobs, scoring
 from trainers.learner.optim import Optimizer
 from trainers.section import OptimizerSection
 
@@ -39,7 +39,7 @@ def fake(monkeypatch):
     def reached(sums):
         raise Reached
 
-    for module in (inputs, learner, logprobs):
+    for module in (inputs, learner, logprobs, scoring):
         monkeypatch.setattr(module, "to_device", to_device)
     monkeypatch.setattr(inputs.Sums, "read", reached)
 
@@ -48,9 +48,9 @@ def fake(monkeypatch):
         for part in [*made.actor.modules(), *made.critic.modules()]:
             for tensors in (part._parameters, part._buffers):
                 tensors.update({name: mode.from_tensor(t) for name, t in tensors.items() if t is not None})
-        if made._unused is not None:
-            made._unused = mode.from_tensor(made._unused)
-        made._varlen = made._layout == "packed"  # as on a GPU
+        if made._unused.tensor is not None:
+            made._unused.tensor = mode.from_tensor(made._unused.tensor)
+        made._forward.varlen = made._layout == "packed"  # as on a GPU
         with mode, pytest.raises(Reached):
             update(made)
 
