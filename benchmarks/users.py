@@ -134,9 +134,9 @@ def _shown(figure: dict[str, Any], scale: int) -> str:
 
 
 def report(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the tables, as Markdown: of all manners together, then of the plain user and of the vague one."""
+    """Print the tables, as Markdown: of all manners together, then of the plain, the vague and the wordy user."""
     for family in dict.fromkeys(row["family"] for row in rows):
-        for manner in (None, "plain", "vague"):
+        for manner in (None, "plain", "vague", "wordy"):
             print(f"\n{family}, users of {'all manners' if manner is None else f'the manner {manner}'}\n")
             print("| policy | solved % | " + " | ".join(f"{name} %" for name in FAULTS) + " | replies | facts told |")
             print("|---" * (len(FAULTS) + 4) + "|")
