@@ -136,7 +136,8 @@ def _shown(figure: dict[str, Any], scale: int) -> str:
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Print the tables, as Markdown: of all manners together, then of the plain, the vague and the wordy user."""
     for family in dict.fromkeys(row["family"] for row in rows):
-        for manner in (None, "plain", "vague", "wordy"):
+        met = {manner for row in rows if row["family"] == family for manner in row["manner"]}
+        for manner in (None, *(name for name in ("plain", "vague", "wordy") if name in met)):
             print(f"\n{family}, users of {'all manners' if manner is None else f'the manner {manner}'}\n")
             print("| policy | solved % | " + " | ".join(f"{name} %" for name in FAULTS) + " | replies | facts told |")
             print("|---" * (len(FAULTS) + 4) + "|")
