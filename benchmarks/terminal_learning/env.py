@@ -94,6 +94,7 @@ class SmallTerminal(Terminal):
         is_checked: Whether checks are run. Without them rewards mean nothing, and a reset runs no program.
         reads_files: Whether a project with the files of the healthy one, or of the faulty one, has its verdict without
             a check: 1 or 0. Programs in Python may be formatted differently. All other projects are checked.
+        opens_page: Whether the scripted expert reads the page of the rules first.
         **options: Those of :class:`~textenvs.envs.terminal.env.Terminal`.
     """
 
@@ -104,13 +105,14 @@ class SmallTerminal(Terminal):
         seed: int = 0,
         is_checked: bool = True,
         reads_files: bool = False,
+        opens_page: bool = True,
         **options: Any,
     ) -> None:
         if unknown := sorted({*kinds} - CORRECTIONS.keys()):
             raise ValueError(f"kinds: {unknown[0]!r} is not one of {', '.join(CORRECTIONS)}")
         defaults: dict[str, Any] = {"call_format": "mistral", "max_assistant_turns": 8}
         super().__init__(Repairs(seed=seed, kinds=tuple(kinds)), **defaults | options)
-        self.is_checked, self.reads_files = is_checked, reads_files
+        self.is_checked, self.reads_files, self.opens_page = is_checked, reads_files, opens_page
 
     async def opening(self, task: Task) -> Sequence[Message]:
         """Return the user's words alone."""
@@ -123,15 +125,18 @@ class SmallTerminal(Terminal):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """Read the page, look at the faulty line, correct it, finish."""
-        commands = plan(self.assignment)
-        command = next((one for one in commands if one not in self.state.commands), None)
+        command = next((one for one in self._plan if one not in self.state.commands), None)
         return self.format.write("", [call("finish") if command is None else call("run", command=command)])
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """Finish in the place of the correction; any other reply is the expert's."""
-        if len(self.state.commands) + 1 < len(plan(self.assignment)):
+        if len(self.state.commands) + 1 < len(self._plan):
             return self.demonstration(rng)
         return self.format.write("", [call("finish")])
+
+    @property
+    def _plan(self) -> list[str]:
+        return plan(self.assignment)[0 if self.opens_page else 1 :]
 
     async def _share_of(self, work: Tree, inputs: Random | None = None) -> float:
         if not self.is_checked:
