@@ -107,14 +107,16 @@ class TestVerdictByFiles:
         assert (env.state.share == 1.0) == (share == 1.0)
 
 
-def test_careless_replies_omit_the_correction() -> None:
-    env, rng = environment(0), np.random.default_rng(0)
+@pytest.mark.parametrize("opens_page", [True, False])
+@pytest.mark.parametrize(("hook", "stop", "last"), [("demonstration", "solved", 3), ("careless_reply", "unsolved", 2)])
+def test_scripted_replies_with_and_without_page(hook: str, stop: str, last: int, opens_page: bool) -> None:
+    env, rng = make(runs.ENV, kinds=SETTINGS.practised, opens_page=opens_page), np.random.default_rng(0)
     env.reset(seed=0, options={"task_index": 0})
     terminated, info = False, {}
     while not terminated:
-        _, _, terminated, _, info = env.step(env.careless_reply(rng))
-    assert env.state.commands == tuple(plan(env.assignment)[:-1])
-    assert info["stop"] == "unsolved"
+        _, _, terminated, _, info = env.step(getattr(env, hook)(rng))
+    assert env.state.commands == tuple(plan(env.assignment)[0 if opens_page else 1 : last])
+    assert info["stop"] == stop
 
 
 def test_kinds_without_correction_are_refused() -> None:
