@@ -10,6 +10,7 @@ to compare.
 
 The band: at each validation, from the lowest of the recorded runs at this validation, the one before or the one after,
 to the highest likewise (runs learn the same earlier or later), and two standard errors of a validation on either side.
+The first validation, which is before any PPO, stands alone.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def standard_errors(run: Path, metric: str) -> dict[int, float]:
     return errors
 
 
-def band(curves: Sequence[Curve], errors: Sequence[Curve]) -> list[Point]:
-    """Return the points of a band around some curves of the same iterations."""
+def band(curves: Sequence[Curve], errors: Sequence[Curve], *, is_share: bool = True) -> list[Point]:
+    """Return the points of a band around some curves of the same iterations; that of a share ends at 0 and 1."""
     steps = sorted(curves[0])
     if any(sorted(curve) != steps for curve in curves):
         raise RecipeError("the runs were validated at other iterations: train all of them to the end with one recipe")
@@ -165,7 +166,10 @@ def band(curves: Sequence[Curve], errors: Sequence[Curve]) -> list[Point]:
         margin = ERRORS * max(error[step] for error in errors)
         values = [curve[other] for curve in curves for other in near]
         now = [round(curve[step], 4) for curve in curves]
-        points.append(Point(step, now, round(min(values) - margin, 4), round(max(values) + margin, 4)))
+        lower, upper = min(values) - margin, max(values) + margin
+        if is_share:
+            lower, upper = max(lower, 0.0), min(upper, 1.0)
+        points.append(Point(step, now, round(lower, 4), round(upper, 4)))
     return points
 
 
@@ -206,12 +210,19 @@ def advice(name: str, run: Path, comparison: Comparison, changed: Sequence[str])
             "It starts lower, before any PPO: the warm start or the environment differs. Compare the versions of the "
             "packages with those above, and read the first conversations in conversations/ of the run."
         )
+    if points[0][1] is not None and points[0][1] > points[0][0].upper:
+        lines.append(
+            "It starts above the band: the habit that PPO is to remove was learned less well with this seed, so there "
+            "is less to gain. Judge by the end alone."
+        )
     if len(below) > 1 or points[-1][0].iteration in below:
         lines.append(
-            f"It learns less. Ask the doctor: python -m trainers.doctor {shlex.quote(str(run))}. Then train another "
-            f"seed, {command_of(name, 'trainer.seed=3', f'trainer.experiment_name={name}-3')}: if that is within "
-            "the band, it was this seed. If two seeds are below on unchanged code and versions, the band or the code "
-            "is wrong: please report it. docs/not-learning.md goes on from there."
+            f'It learns less. Compare it with "When yours differs" in {FOLDER.name}/{name}/README.md, and ask the '
+            f"doctor: python -m trainers.doctor {shlex.quote(str(run))}. Then train another seed, "
+            f"{command_of(name, 'trainer.seed=3', f'trainer.experiment_name={name}-3')}, and compare it (--run "
+            f"outputs/recipes/{name}-3): if that is within the band, it was this seed. If two seeds are below on "
+            "unchanged code and versions, the band or the code is wrong: please report it. docs/not-learning.md goes "
+            "on from there."
         )
     elif below:
         lines.append("One point is below and the last is not: noise of one validation, or of this seed.")
@@ -265,7 +276,8 @@ def record(name: str, runs: Sequence[Path], metric: str) -> None:
         raise RecipeError(f"two of the runs have the same seed ({', '.join(map(str, seeds))})")
     curves, errors = [curve_of(run, metric) for run in runs], [standard_errors(run, metric) for run in runs]
     versions = {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _PACKAGES}
-    expected = Expected(metric, band(curves, errors), seeds, minutes, command_of(name), processor(), versions)
+    points = band(curves, errors, is_share=metric != "val/reward")
+    expected = Expected(metric, points, seeds, minutes, command_of(name), processor(), versions)
     (FOLDER / name / EXPECTED).write_text(json.dumps(asdict(expected), indent=1) + "\n", encoding="utf-8")
 
 
