@@ -85,7 +85,7 @@ class SmallTerminal(Terminal):
     """Repair one line of a small project.
 
     It is the terminal with other words: without an introduction, and with a word for each tool. The scripted expert
-    reads the page of the rules, looks for the line that may be wrong, corrects it, and finishes. It names files by
+    opens the page of the rules, looks for the line that may be wrong, corrects it, and finishes. It names files by
     patterns.
 
     Args:
@@ -94,7 +94,7 @@ class SmallTerminal(Terminal):
         is_checked: Whether checks are run. Without them rewards mean nothing, and a reset runs no program.
         reads_files: Whether a project with the files of the healthy one, or of the faulty one, has its verdict without
             a check: 1 or 0. Programs in Python may be formatted differently. All other projects are checked.
-        opens_page: Whether the scripted expert reads the page of the rules first.
+        opens_page: Whether the scripted replies, the careless ones too, begin with the page of the rules.
         **options: Those of :class:`~textenvs.envs.terminal.env.Terminal`.
     """
 
@@ -124,7 +124,7 @@ class SmallTerminal(Terminal):
         return ", ".join(f"{name}({', '.join(required)})" for name, required in parameters.items())
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """Read the page, look at the faulty line, correct it, finish."""
+        """Reply with the next command of the expert's plan, and finish after the last."""
         command = next((one for one in self._plan if one not in self.state.commands), None)
         return self.format.write("", [call("finish") if command is None else call("run", command=command)])
 

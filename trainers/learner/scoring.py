@@ -1,4 +1,4 @@
-"""Forward passes over micro-batches, and how what they say of action tokens and states is put together."""
+"""Forward passes over micro-batches, and the collection of their outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UnusedTokens:
 
     Args:
         ids: The ids.
-        device: Of the models.
+        device: The models' device.
     """
 
     def __init__(self, ids: Sequence[int], device: torch.device) -> None:
@@ -62,7 +62,7 @@ class Forward:
     """Forward passes of models over micro-batches.
 
     Args:
-        device: Of the models.
+        device: The models' device.
         sequence: The ranks that share each sequence.
         varlen: Whether attention reads packed rows by their lengths alone.
     """
@@ -120,7 +120,7 @@ class TokenScores:
     Args:
         total: ``N``.
         top: Which tokens of each distribution are scored as well.
-        device: Of the models.
+        device: The models' device.
 
     Raises ``ValueError``: ``top`` has ids for another number of tokens.
     """
@@ -130,7 +130,7 @@ class TokenScores:
             raise ValueError(f"there are ids of {len(top)} states for {total} action tokens")
         width = 0 if top is None else top if isinstance(top, int) else top.shape[1]
         self._results = torch.zeros(2, total, device=device)
-        self._ids = torch.zeros(total, width, dtype=torch.int32, device=device)  # one more, so that ranks add up
+        self._ids = torch.zeros(total, width, dtype=torch.int32, device=device)  # id + 1: 0 is none, and ranks add up
         self._chosen = torch.zeros(total, width, device=device)
 
     def put(self, batch: MicroBatch, outputs: Sequence[Tensor]) -> None:
@@ -146,7 +146,7 @@ class TokenScores:
     def add_up(self, ranks: Ranks) -> tuple[Floats, TopTokens]:
         """Return all ranks' log-probabilities and entropies, ``[2, N]``, and the tokens of the distributions.
 
-        Those that a distribution leaves out are -1.
+        Ids that a distribution leaves out are -1. Call it once: it adds up in place.
         """
         scores: Floats = ranks.add(self._results).cpu().numpy()
         ids, chosen = (ranks.add(part) if part.numel() else part for part in (self._ids, self._chosen))
