@@ -59,6 +59,8 @@ class TestFolder:
         for point in expected.points:
             assert len(point.runs) == len(expected.seeds)
             assert 0 <= point.lower <= min(point.runs) <= max(point.runs) <= point.upper <= 1
+            assert point.lower < min(point.runs) or point.lower == 0
+            assert point.upper > max(point.runs) or point.upper == 1
 
     def test_expected_curve_learns(self, name):
         first, *_, last = recipes.expected_of(name).points
@@ -176,9 +178,19 @@ class TestCommand:
         printed = capsys.readouterr().out
         assert "\nnot as expected" in printed
         assert f"python -m trainers.doctor {bad}" in printed
-        assert '"When yours differs" in recipes/higher_lower/README.md' in printed
-        assert recipes.main(["higher_lower", "--run", str(runs("high", [0.5, 0.6, 0.9], seed=4))]) == 0
-        assert "It starts above the band" in capsys.readouterr().out
+        assert '"When yours differs" in examples/recipes/higher_lower/README.md' in printed
+
+    def test_high_start_is_explained_in_unchanged_runs(self, runs, capsys):
+        first, second = runs("first", [0.1, 0.5, 0.9]), runs("second", [0.2, 0.6, 0.8], seed=1)
+        recipes.main(["higher_lower", "--record", str(first), str(second)])
+        for values, overrides, is_explained in (
+            ([0.5, 0.6, 0.9], (), True),
+            ([0.5, 0.6, 0.9], ("actor.lr=1e-6",), False),
+            ([0.15, 0.4, 0.8], (), False),
+        ):
+            run = runs(f"run {values} {overrides}", values, *overrides, seed=4)
+            assert recipes.main(["higher_lower", "--run", str(run)]) == 0
+            assert ("It starts above the band" in capsys.readouterr().out) == is_explained
 
     def test_names_what_differs(self, runs, capsys):
         first, second = runs("first", [0.1, 0.5, 0.9]), runs("second", [0.2, 0.6, 0.8], seed=1)

@@ -210,14 +210,14 @@ def advice(name: str, run: Path, comparison: Comparison, changed: Sequence[str])
             "It starts lower, before any PPO: the warm start or the environment differs. Compare the versions of the "
             "packages with those above, and read the first conversations in conversations/ of the run."
         )
-    if points[0][1] is not None and points[0][1] > points[0][0].upper:
+    if not changed and points[0][1] is not None and points[0][1] > points[0][0].upper:
         lines.append(
-            "It starts above the band: the habit that PPO is to remove was learned less well with this seed, so there "
-            "is less to gain. Judge by the end alone."
+            "It starts above the band, before any PPO: probably the bad habit was learned less well with this seed. So "
+            "there is less to gain; look at the last point."
         )
     if len(below) > 1 or points[-1][0].iteration in below:
         lines.append(
-            f'It learns less. Compare it with "When yours differs" in {FOLDER.name}/{name}/README.md, and ask the '
+            f'It learns less. Compare it with "When yours differs" in examples/recipes/{name}/README.md, and ask the '
             f"doctor: python -m trainers.doctor {shlex.quote(str(run))}. Then train another seed, "
             f"{command_of(name, 'trainer.seed=3', f'trainer.experiment_name={name}-3')}, and compare it (--run "
             f"outputs/recipes/{name}-3): if that is within the band, it was this seed. If two seeds are below on "
