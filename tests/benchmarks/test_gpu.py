@@ -152,15 +152,15 @@ def test_updates_are_timed(job):
 def test_synchronisation_in_micro_batch_is_counted(job, monkeypatch):
     """Plant the warning of PyTorch's debug mode in each forward pass."""
     from benchmarks.gpu import mfu
-    from trainers.learner.learner import Learner
+    from trainers.learner.scoring import Forward
 
-    score = Learner._score
+    scores = Forward.scores
 
     def waits(*args, **options):
         warnings.warn("called a synchronizing CUDA operation (Triggered internally at ...)", stacklevel=1)
-        return score(*args, **options)
+        return scores(*args, **options)
 
-    monkeypatch.setattr(Learner, "_score", waits)
+    monkeypatch.setattr(Forward, "scores", waits)
     mfu.syncs(job, "syncs", "toy")
     (line,) = map(json.loads, job.out.getvalue().splitlines())
     assert (line["per_micro_batch"], line["whole"], line["good"]) == (1, 1, False)
