@@ -114,17 +114,17 @@ RULES = (
         [
             Option(
                 "kilos = int((weight - top + 999) / 1000)",
-                "Above the highest step, the price is that step's, and more for every kilogram that begins.",
+                "Above the highest step, the price is that step's, plus an amount for each started kilogram.",
                 lambda grams: -(-grams // 1000),
             ),
             Option(
                 "kilos = int((weight - top) / 1000)",
-                "Above the highest step, the price is that step's, and more for every full kilogram.",
+                "Above the highest step, the price is that step's, plus an amount for each full kilogram.",
                 lambda grams: grams // 1000,
             ),
             Option(
                 "kilos = 2 * int((weight - top + 1999) / 2000)",
-                "Above the highest step, the price is that step's, and more for two kilograms whenever two begin.",
+                "Above the highest step, the price is that step's, plus two amounts for each started pair of kilograms.",
                 lambda grams: -(-grams // 2000) * 2,
             ),
         ],
