@@ -40,6 +40,8 @@ RATES = {"clarify": "actor.lr=2e-4", "service-desk": "actor.lr=2e-4"}  # as `ben
 #: Policies that no run makes.
 START, PESTERS = "start", PESTER.name
 KEY = ("family", "policy", "seed")
+#: Shares of episodes in which the policy asks, asks again, and, of those in which it asks, is solved.
+ASKED = ("asks", "asks again", "solved after asking")
 
 
 def setting(family: str, name: str) -> str:
@@ -121,8 +123,11 @@ def cells(rows: Sequence[dict[str, Any]], manner: str | None) -> list[str]:
             if (manner is None or met == manner) and (solved or not only_solved)
         ]
 
-    shares = [("solved", values("solved")), *((name, [[float(v > 0)] for (v,) in values(name)]) for name in FAULTS)]
-    texts = [_shown(estimate(groups, rate=True), 100) for _, groups in shares if groups]
+    asked = values("questions")
+    shares = [values("solved"), *([[float(v > 0)] for (v,) in values(name)] for name in FAULTS)]
+    shares += [[[float(v > least)] for (v,) in asked] for least in (0, 1)]
+    shares.append([value for value, (number,) in zip(values("solved"), asked, strict=True) if number])
+    texts = [_shown(estimate(groups, rate=True), 100) if groups else "-" for groups in shares]
     solved = values("replies", only_solved=True)
     return [*texts, _shown(estimate(solved), 1) if solved else "-", _shown(estimate(values("disclosed")), 1)]
 
@@ -139,12 +144,22 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
         met = {manner for row in rows if row["family"] == family for manner in row["manner"]}
         for manner in (None, *(name for name in ("plain", "vague", "wordy") if name in met)):
             print(f"\n{family}, users of {'all manners' if manner is None else f'the manner {manner}'}\n")
-            print("| policy | solved % | " + " | ".join(f"{name} %" for name in FAULTS) + " | replies | facts told |")
-            print("|---" * (len(FAULTS) + 4) + "|")
+            print(
+                "| policy | solved % | "
+                + " | ".join(f"{name} %" for name in (*FAULTS, *ASKED))
+                + " | replies | facts told |"
+            )
+            print("|---" * (len(FAULTS) + len(ASKED) + 4) + "|")
             for name in (START, *TRAINED, PESTERS):
                 if own := [row for row in rows if (row["family"], row["policy"]) == (family, name)]:
                     label = f"trained on {name}" if name in TRAINED else name
                     print(f"| {label} | " + " | ".join(cells(own, manner)) + " |")
+        print()
+        for name in (START, *TRAINED):
+            if seeds := {
+                row["seed"]: sum(row["solved"]) for row in rows if (row["family"], row["policy"]) == (family, name)
+            }:
+                print(f"{name}: solved by seed {seeds}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

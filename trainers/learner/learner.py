@@ -579,7 +579,7 @@ class Learner:
     ) -> tuple[Policy | None, UnusedTokens]:
         """Make the teacher, with the ids that its distributions leave out. ``ValueError``: it cannot score these."""
         if folder is None:
-            return None, self._unused
+            return None, UnusedTokens((), self.device)
         source = ModelSource(folder)
         source.check_head()
         setup.check_teacher(source, actor)
