@@ -124,7 +124,7 @@ RULES = (
             ),
             Option(
                 "kilos = 2 * int((weight - top + 1999) / 2000)",
-                "Above the highest step, the price is that step's, plus two amounts for each started pair of kilograms.",
+                "Above the highest step, the price is that step's, plus two amounts for each begun pair of kilograms.",
                 lambda grams: -(-grams // 2000) * 2,
             ),
         ],
