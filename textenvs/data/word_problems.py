@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from ..messages import user
+from ..python_text import parse_python
 from ..task import Endless, Split, Task, split_by_hash, split_choices
 from ..text import load_yaml
 
@@ -159,7 +160,7 @@ class Problem:
 
 @functools.cache
 def _parsed(expression: str) -> ast.expr:
-    return ast.parse(expression.strip(), mode="eval").body
+    return parse_python(expression.strip(), "eval").body
 
 
 def _worth(expression: str | ast.expr, numbers: Mapping[str, int]) -> int:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
+from ..python_text import parse_python
 from .schema import ToolError, tool
 
 #: No integer of an expression, nor a power's exponent, may be larger: a calculator must not stall its caller.
@@ -52,7 +53,7 @@ def evaluate(expression: str) -> Fraction:
         text = text.replace(spelling, operator)
     text = _THOUSANDS.sub("", text)
     try:
-        return _value(ast.parse(text, mode="eval").body, text)
+        return _value(parse_python(text, "eval").body, text)
     except ZeroDivisionError:
         raise ToolError("division by zero") from None
     except (SyntaxError, ValueError, MemoryError):

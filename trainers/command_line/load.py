@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
+from textenvs.python_text import parse_python
 from textenvs.text import excerpt, reader_may_leave
 
 from ..compat.verl.rules import NOTHING, TABLES
@@ -95,7 +96,7 @@ def missing_paths(config: Section) -> Problems:
 def _without_function(file: Path, name: str) -> str | None:
     """Return the problem if a Python file does not bind a name; the file is parsed, not run."""
     try:
-        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        nodes = list(ast.walk(parse_python(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError, SyntaxError) as error:
         return f"{file} cannot be read as Python: {error}"
     bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}

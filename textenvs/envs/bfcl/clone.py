@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from ...bounded_files import LINE, UnreadableFile, parse_json, read_lines
+from ...python_text import parse_python
 from ...sandbox import CORES, Pool, SandboxFailure, Worker, WorkerDied
 from ...sandbox.answering import program
 from ...task import TaskError, split_by_hash
@@ -122,7 +123,7 @@ class Entry(BaseModel):
 def _call_name(text: str) -> str | None:
     """Return the function of a call with literal arguments; ``None`` where the text is none."""
     try:
-        call = ast.parse(text, mode="eval").body
+        call = parse_python(text, "eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return None
         for argument in (*call.args, *(keyword.value for keyword in call.keywords)):

@@ -17,6 +17,7 @@ from ...env import EnvironmentFailure, EpisodeState, Turn
 from ...messages import Message, system
 from ...messages import user as user_message
 from ...options import Cost, PositiveInt, checked
+from ...python_text import parse_python
 from ...sandbox import SandboxFailure
 from ...task import Rows, Task, TaskError
 from ...tool_env import ToolEnv, ToolState
@@ -345,7 +346,7 @@ def _with_entry(task: Task, entry: Entry) -> Task:
 
 def _other_call(text: str) -> str:
     """Return a call of the same function with other texts and numbers as arguments."""
-    call = ast.parse(text, mode="eval").body
+    call = parse_python(text, "eval").body
     constants = [node for node in ast.walk(call) if isinstance(node, ast.Constant)]
     changed = [_altered(node.value) for node in constants]
     if changed == [node.value for node in constants]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ...python_text import parse_literal, parse_python
 from ...sandbox import Limits, Pool, Sandbox, SandboxResult, WorkerDied
 from ...sandbox.backends import Backend
 from ...sandbox.box import CONCURRENCY
@@ -52,8 +53,8 @@ class Call:
 
     def __post_init__(self) -> None:
         with suppress(ValueError, SyntaxError):
-            if _equal(ast.literal_eval(repr(self.expected)), self.expected):
-                ast.parse(self.expression.strip(), mode="eval")
+            if _equal(parse_literal(repr(self.expected)), self.expected):
+                parse_python(self.expression.strip(), "eval")
                 return
         raise ValueError(f"{self!r}: it must be an expression, and what is expected of it plain data")
 
@@ -128,7 +129,7 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
     Assertion(source)  # raises a ValueError where it cannot be parsed
     tests = tuple(
         Assertion(source, (node.name, part.name))
-        for node in ast.parse(source).body
+        for node in parse_python(source).body
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases)
         for part in node.body
         if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test")
@@ -195,7 +196,7 @@ def _read(test: Test, report: dict[str, Any]) -> Outcome:
     assert isinstance(test, Call)
     text = report["value"] or ""
     try:
-        value = ast.literal_eval(text)
+        value = parse_literal(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # a TypeError for "{[]: 1}"
         return Outcome(False, f"{excerpt(test.expression)} is not plain data: {excerpt(text)}")
     # The text and not repr(value): Python refuses to write an integer of very many digits.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ...python_text import parse_literal, parse_python
 from ...task import Task, TaskError
 from .scoring import Assertion, Call, InputOutput, Test, unit_tests
 
@@ -60,7 +61,7 @@ def _json_object(value: Any) -> Mapping[str, Any]:
 def _imports(program: str) -> str:
     """Return the import statements at the top of the reference: the tests of such rows use their names."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        statements = ast.parse(program).body
+        statements = parse_python(program).body
         return "\n".join(
             ast.unparse(statement) for statement in statements if isinstance(statement, (ast.Import, ast.ImportFrom))
         )
@@ -72,7 +73,7 @@ def _test(value: Any, where: str) -> Test:
         raise TaskError(f"{where} must be a mapping of texts: {_SHAPES}")
     try:
         if set(value) == {"expression", "expected"}:
-            return Call(value["expression"], ast.literal_eval(value["expected"]))
+            return Call(value["expression"], parse_literal(value["expected"]))
         if set(value) == {"code"}:
             return Assertion(value["code"])
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:

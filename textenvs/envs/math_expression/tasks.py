@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from ...data.sources import Reader
 from ...messages import user
+from ...python_text import parse_python
 from ...scoring.gsm8k import normalize
 from ...task import Endless, Split, Task, TaskError
 from ...text import excerpt, quoted
@@ -76,7 +77,7 @@ _LARGEST = 10**6  # of a generated expression's value, and of every value on the
 def read(text: str) -> Expression:
     """Parse up to 100 of ``+ - * / @`` on decimal numbers, and brackets; other texts are a ValueError."""
     try:
-        node = _node(ast.parse(text.strip(), mode="eval").body, text.strip())
+        node = _node(parse_python(text.strip(), "eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError(f"{text[:60]!r} is not an arithmetic expression") from None
     if operations(node) > _MAX_OPERATIONS:

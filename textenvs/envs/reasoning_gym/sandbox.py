@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...python_text import parse_python
 from ...sandbox import CORES, Limits, Pool, Sandbox, Worker, WorkerDied
 from ...sandbox.answering import program
 
@@ -50,7 +51,7 @@ def evaluates(dataset: Any) -> bool:
 
 @functools.cache
 def _evaluates(module: str) -> bool:
-    nodes = list(ast.walk(ast.parse(inspect.getsource(sys.modules[module]))))
+    nodes = list(ast.walk(parse_python(inspect.getsource(sys.modules[module]))))
     imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     called = {node.id for node in nodes if isinstance(node, ast.Name)}

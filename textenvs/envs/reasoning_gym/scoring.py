@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
 
+from ...python_text import parse_python
 from ...sandbox import SandboxFailure
 from ...tools.calculator import evaluate
 from ...tools.schema import ToolError
@@ -143,7 +144,7 @@ def _may_be_read(name: str, text: str, gold: str | None) -> bool:
 def is_literal(text: str) -> bool:
     """Return whether ``eval(text)`` is harmless: a literal of numbers, texts, lists and names, or no Python at all."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = parse_python(text.strip(), "eval")
     except (SyntaxError, ValueError):
         return True  # eval() refuses it too, before it runs anything
     except (RecursionError, MemoryError):
@@ -155,7 +156,7 @@ def is_literal(text: str) -> bool:
 def _small_tree(text: str) -> ast.expr | None:
     text = text.strip()
     try:
-        return ast.parse(text, mode="eval").body if len(text) <= _MAX_EXPRESSION_CHARS else None
+        return parse_python(text, "eval").body if len(text) <= _MAX_EXPRESSION_CHARS else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
