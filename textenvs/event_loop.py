@@ -1,4 +1,4 @@
-"""One background event loop, for asynchronous hooks under the synchronous interface.
+"""One background event loop, for asynchronous hooks under the synchronous interface; and calls in threads, from a loop.
 
 Waiting happens on a loop in a thread of its own: it works inside a running loop too (a notebook), and it is always the
 same loop, because HTTP clients are bound to theirs. Nothing is started before the first awaitable comes.
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -74,6 +74,46 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over. Shield the result."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
+
+    def tell(value: Any, error: Exception | None) -> None:
+        if ended is not None:
+            ended()
+        if result.done():  # the loop is ending
+            discard(value)
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    def work() -> None:
+        value, error = _outcome(call)
+        try:
+            loop.call_soon_threadsafe(tell, value, error)
+        except RuntimeError:  # the loop is closed
+            discard(value)
+
+    threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
+    return result
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return call(), None
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return None, error
+        # A future cannot hold StopIteration, and SystemExit of a hook must not end the event loop.
+        wrapped = RuntimeError(f"{type(error).__name__} was raised")
+        wrapped.__cause__ = error
+        return None, wrapped
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

@@ -7,14 +7,13 @@ keeps its place, counts as stuck, and ends with the process.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 from .env import ResetResult, StepResult, TextEnv
-from .event_loop import discard, settle, wait_for
+from .event_loop import discard, in_new_thread, settle, wait_for
 
 #: Carries out a call in a thread, and gives its result.
 InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -112,34 +111,6 @@ class Calls:
             raise StepTimeoutError(f"the environment's {what} took longer than {self._timeout_s:g} s") from error
 
 
-def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over. Shield the result."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Any] = loop.create_future()
-    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
-
-    def tell(value: Any, error: Exception | None) -> None:
-        if ended is not None:
-            ended()
-        if result.done():  # the loop is ending
-            discard(value)
-            return
-        if error is None:
-            result.set_result(value)
-        else:
-            result.set_exception(error)
-
-    def work() -> None:
-        value, error = _outcome(call)
-        try:
-            loop.call_soon_threadsafe(tell, value, error)
-        except RuntimeError:  # the loop is closed
-            discard(value)
-
-    threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
-    return result
-
-
 async def reset_in_thread(
     env: TextEnv[Any], in_thread: InThread, *, seed: int | None, options: dict[str, Any] | None
 ) -> ResetResult:
@@ -161,15 +132,3 @@ async def step_in_thread(env: TextEnv[Any], in_thread: InThread, action: Any) ->
 def _discard_result(begun: asyncio.Future[Any]) -> None:
     if not begun.cancelled() and begun.exception() is None:
         discard(begun.result())
-
-
-def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        return call(), None
-    except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            return None, error
-        # A future cannot hold StopIteration, and SystemExit of a hook must not end the event loop.
-        wrapped = RuntimeError(f"{type(error).__name__} was raised")
-        wrapped.__cause__ = error
-        return None, wrapped

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from textenvs.threads import in_new_thread
+from textenvs.event_loop import in_new_thread
 
 from . import sft
 from .algorithms.batch import TermsError

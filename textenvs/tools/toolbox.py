@@ -17,10 +17,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..env import EnvironmentFailure, EpisodeState
-from ..event_loop import together
+from ..event_loop import in_new_thread, together
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
-from ..threads import in_new_thread
 from .schema import ArgumentError, Tool, ToolError, nearest
 
 log = logging.getLogger("textenvs")

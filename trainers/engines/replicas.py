@@ -23,8 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from textenvs.event_loop import settle
-from textenvs.threads import in_new_thread
+from textenvs.event_loop import in_new_thread, settle
 from trainers.engines.base import (
     Engine,
     EngineDeadError,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from textenvs.threads import in_new_thread
+from textenvs.event_loop import in_new_thread
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import (
     DEFAULT_SLOTS,
