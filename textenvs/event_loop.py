@@ -104,6 +104,12 @@ def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = No
     return result
 
 
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Await the result of ``call`` in a thread of its own; cancelled, the call continues to its end."""
+    result: T = await asyncio.shield(in_new_thread(call))
+    return result
+
+
 def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return call(), None

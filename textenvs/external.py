@@ -105,10 +105,6 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         self._drop()
         super().close()
 
-    async def aclose(self) -> None:
-        self._drop()
-        await super().aclose()
-
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Answer) or turn.cut is None:
             result = super()._conclude(turn)

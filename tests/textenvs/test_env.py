@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
+from toy_envs import KINDS, AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 from textenvs import EnvironmentFailure, EpisodeState, Task, TaskError, TextEnv, Turn
+from textenvs.event_loop import submit
 from textenvs.messages import assistant, system, user
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -406,6 +407,27 @@ def test_synchronous_call_in_async_hook_raises():
         env.step("sync")
     assert env.snapshot() == before
     env.step("no")
+
+
+def test_blocking_environment_never_blocks_the_loop():
+    class Waiting(BlockingGuess):
+        def respond(self, reply):
+            submit(asyncio.sleep(0)).result(60)
+            return Guess.respond(self, reply)
+
+    class Outer(AsyncGuess):
+        inner = Waiting()
+
+        async def respond(self, reply):
+            await self.inner.areset(seed=0)
+            await self.inner.astep("no")
+            await self.inner.aclose()
+            return Guess.respond(self, reply)
+
+    env = Outer()
+    env.reset(seed=0)
+    env.step("no")
+    assert env.inner.state.assistant_turns == 1
 
 
 # ------------------------------------------------------------------ closing and rendering

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import weakref
@@ -272,8 +271,6 @@ class Session:
         return self._opened(*self.env.reset(seed=seed, options=options))
 
     async def astart(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Messages:
-        if self.env.blocking:
-            return await asyncio.to_thread(self.start, seed, options)
         return self._opened(*await self.env.areset(seed=seed, options=options))
 
     def reply(self, action: str | Message) -> SessionTurn:
@@ -281,8 +278,6 @@ class Session:
         return self._played(self.env.step(action))
 
     async def areply(self, action: str | Message) -> SessionTurn:
-        if self.env.blocking:
-            return await asyncio.to_thread(self.reply, action)
         return self._played(await self.env.astep(action))
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..env import EnvironmentFailure, EpisodeState
-from ..event_loop import in_new_thread, together
+from ..event_loop import run_in_thread, together
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
 from .schema import ArgumentError, Tool, ToolError, nearest
@@ -177,7 +177,7 @@ async def _run(ready: _Ready) -> ToolResult:
                 return await _run_async(ready)
             # A thread of its own: one that hangs takes no other call's place.
             work = functools.partial(contextvars.copy_context().run, _run_plain, ready)
-            return await asyncio.shield(in_new_thread(work))  # type: ignore[no-any-return]
+            return await run_in_thread(work)
     except TimeoutError:
         if not clock.expired():
             raise

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from textenvs.event_loop import in_new_thread, settle
+from textenvs.event_loop import run_in_thread, settle
 from trainers.engines.base import (
     Engine,
     EngineDeadError,
@@ -432,7 +432,7 @@ class Replicas:
         assert self._restart is not None
         if inspect.iscoroutinefunction(self._restart):
             return await settle(self._restart(index))
-        return await settle(await asyncio.shield(in_new_thread(partial(self._restart, index))))
+        return await settle(await run_in_thread(partial(self._restart, index)))
 
     async def _close_engine(self, engine: Engine) -> None:
         try:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from textenvs.event_loop import in_new_thread
+from textenvs.event_loop import run_in_thread
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import (
     DEFAULT_SLOTS,
@@ -183,7 +183,7 @@ class TorchEngine:
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
-        await asyncio.shield(in_new_thread(self._stop))
+        await run_in_thread(self._stop)
 
     async def _outcome(
         self, item: Request | Update, add: Callable[[Scheduler, Request | Update], None] = Scheduler.add

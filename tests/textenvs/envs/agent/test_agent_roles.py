@@ -4,8 +4,10 @@ import json
 import urllib.error
 
 import pytest
-from agent_kit import ask, make, post
+from agent_kit import TASKS, ask, make, post
 
+from textenvs import frozen_roles
+from textenvs.chat.answer import Completion
 from textenvs.envs.agent import Agent
 from textenvs.messages import assistant, user
 
@@ -169,3 +171,24 @@ def test_names_of_roles_are_checked(roles, words):
         Agent(solving(None), roles=roles)
     with pytest.raises(ValueError, match="a simulated user"):
         Agent(solving(None), roles=["user"])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_fixed_model_may_play_a_role(role, monkeypatch):
+    class Fixed:
+        async def complete(self, observation, **options):
+            return Completion("", assistant(f"frozen {len(observation)}"), "stop", None)
+
+    async def client_for(spec):
+        return Fixed()
+
+    monkeypatch.setattr(frozen_roles, "client_for", client_for)
+    options = {"agent": solving({"verifier": -1.0, "solver": 2.0}), "tasks": TASKS, "roles": ROLES}
+    env = frozen_roles.FrozenRoles("textenv/agent", options, frozen={role: {"model": "m"}})
+    env.reset(seed=0)
+    _, earlier, *_ = env.step("mine")
+    _, reward, *_, info = env.step("mine again")
+    own = {"solver": 2.0, "verifier": -1.0}[next(name for name in ROLES if name != role)]
+    assert (earlier, reward, info["stop"]) == (0.0, own, "solved")
+    contents = [message["content"] for message in env.env.state.messages if message["role"] == "assistant"]
+    assert contents in (["frozen 1", "frozen 3"], ["mine", "mine again"])
