@@ -96,7 +96,11 @@ def _run_question(first: Any) -> Any:
     answers = os.dup(1)
     _leave_streams()
     _limit(order["cpu_s"])
-    _write_all(answers, [_one(order, test, answers, first) for test in order["tests"]])
+    reports: list[Any] = []
+    for test in order["tests"]:
+        slow = sum(report["late"] for report in reports) >= order["most_late"]
+        reports.append(_report(None, order["not_run"], True) if slow else _one(order, test, answers, first))
+    _write_all(answers, reports)
     first.send(_NEXT if order["stays"] else _LAST)
     os._exit(0)
 
@@ -112,11 +116,7 @@ def _limit(cpu_s: Any) -> Any:
 
 
 def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
-    """Run one test; report ``value`` (by ``repr``) or ``error``, neither where code passed, and whether ``late``."""
-
-    def report(value: Any, error: Any, late: bool = False) -> Any:
-        return {"value": value, "error": error, "late": late}
-
+    """Run one test, and report on it."""
     reads, writes = os.pipe()
     served = None if "expression" in test else _Served(first, order)
     child = os.fork()
@@ -149,7 +149,7 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if late:
-        return report(None, f"It took longer than {order['timeout_s']:g} s.", True)
+        return _report(None, f"It took longer than {order['timeout_s']:g} s.", True)
     try:
         answer = json.loads(text)
         value, error = answer["value"], answer["error"]
@@ -158,10 +158,15 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
-        return report(None, f"The program ended {how} before the test did.", True)
+        return _report(None, f"The program ended {how} before the test did.", True)
     if any(not isinstance(part, (str, type(None))) or len(part or "") > order["most"] for part in (value, error)):
-        return report(None, "The result is too long.")
-    return report(value, error)
+        return _report(None, "The result is too long.")
+    return _report(value, error)
+
+
+def _report(value: Any, error: Any, late: bool = False) -> Any:
+    """Return a test's ``value`` (by ``repr``) or ``error``, neither where code passed, and whether it was ``late``."""
+    return {"value": value, "error": error, "late": late}
 
 
 def _write_all(fd: Any, message: Any) -> Any:

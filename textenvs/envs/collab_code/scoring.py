@@ -30,6 +30,9 @@ from ...text import excerpt
 _HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8") + "\n\nmain()\n"
 _REPORT_BYTES = 20_000
 _MARGIN_S = 10.0  # for the sandbox's own work on a program
+#: Tests that a limit may stop before the later ones of their kind are not run.
+_MOST_LATE = 2
+_NOT_RUN = f"It was not run: {_MOST_LATE} tests before it took too long."
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
     """Run ``program`` against ``tests``, of which there is at least one.
 
     Every test has a process of its own. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall time
-    of one. A SandboxFailure says nothing about the program.
+    of one. After two that a limit stopped, the later ones of the same kind fail without being run: a program without
+    an end would keep a core for as long as all its tests may take. A SandboxFailure says nothing about the program.
     """
     outcomes: dict[int, Outcome] = {}
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
@@ -119,6 +123,9 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
     limits = replace(sandbox.limits, wall_s=max(timeout_s, 0.1))
     for i, test in enumerate(tests):
         if isinstance(test, InputOutput):
+            if sum(outcomes[j].late for j in range(i) if isinstance(tests[j], InputOutput)) >= _MOST_LATE:
+                outcomes[i] = Outcome(False, _NOT_RUN, late=True)
+                continue
             result = await sandbox.run(program, stdin=test.stdin, limits=limits)
             outcomes[i] = _compare_output(result, test)
     return CodeScore(tuple(outcomes[i] for i in range(len(tests))))
@@ -151,6 +158,7 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
     ]
     stays = sandbox.backend != "unsafe"
     order = {"program": program, "tests": requests, "timeout_s": timeout_s, "most": _REPORT_BYTES}
+    order |= {"most_late": _MOST_LATE, "not_run": _NOT_RUN}
     order |= {"cpu_s": sandbox.limits.cpu_s, "stays": stays}
     within = len(tests) * (timeout_s + 0.5) + _MARGIN_S
     reports: list[dict[str, Any]] = []

@@ -91,6 +91,24 @@ def test_hanging_test_costs_no_other(box):
     assert late.outcomes[0].message == "It took longer than 0.1 s."
 
 
+@pytest.mark.parametrize("kind", [Call, Assertion, InputOutput])
+def test_two_hanging_tests_end_the_run(box, kind):
+    """A program without an end keeps a core for two tests, and not for as many as there are."""
+    function = "def f(x):\n    while x in (1, 2): pass\n    return x\n"
+    program = f"{function}if __name__ == '__main__':\n    print(f(int(input())))"
+    of_kind = {
+        Call: lambda i: Call(f"f({i})", i),
+        Assertion: lambda i: Assertion(f"assert f({i}) == {i}"),
+        InputOutput: lambda i: InputOutput(str(i), str(i)),
+    }
+    numbers = [0, 1, 3, 2, 4, 1, 5]
+    score = pass_rate_now(program, [of_kind[kind](i) for i in numbers], box, timeout_s=0.7)
+    assert [outcome.passed for outcome in score.outcomes] == [True, False, True, False, False, False, False]
+    assert [("not run" in outcome.message) for outcome in score.outcomes] == [False] * 4 + [True] * 3
+    beside = Call("f(4)", 4) if kind is not Call else Assertion("assert f(4) == 4")
+    assert pass_rate_now(program, [*map(of_kind[kind], [1, 2]), beside], box, timeout_s=0.7).outcomes[2].passed
+
+
 def test_tests_do_not_see_each_other(box):
     program = "seen = []\ndef f():\n    seen.append(1)\n    open('mark', 'x')\n    return len(seen)"
     with_mark = "import os\ndef f():\n    return os.path.exists('nothing')"
