@@ -69,6 +69,10 @@ def test_the_last_answer_counts(values, afterwards):
         ("13-7=6", None, "6"),
         ("13-7", None, "7"),  # a difference, not a sign
         ("it is -7", None, "-7"),
+        ("#### --7", None, "7"),  # a sign, and another one that negates it
+        ("#### +-7", "-7", "-7"),
+        ("#### -$-7", None, "-7"),
+        ("#### $--7", None, "7"),
         ("#### -0", "0", "0"),
         ("#### 007.50", "7.5", "7.5"),
         ("#### .5", "0.5", "0.5"),
