@@ -23,12 +23,13 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware import processor
+from textenvs.attack import Attack
 from textenvs.audit.contract import determinism, play_episodes, processes, secrets
 from textenvs.audit.earnings import judge_attack, remembering, returns
 from textenvs.audit.search import search
@@ -44,6 +45,8 @@ from .sources import packages
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "field_audit.jsonl"
 EPISODES, SEARCH = 30, 60
+#: Episodes of a policy that earned too much in those, on other tasks: by these it is judged.
+CONFIRMING = 300
 #: Seconds that an environment may take in all.
 LIMIT_S = 600.0
 
@@ -65,23 +68,33 @@ def verdicts_on(registration: Registration, subject: Subject, earned: dict[str, 
         yield checks.idle(subject, registration.full)
     if registration.solvable:
         yield replace(returns(subject), check="no gain by being right")
-        yield from attacked(subject, earned)
-        yield remembering(subject)
-        yield replace(search(subject), check="cheap policy")
+        more = Subject(subject.make_env, CONFIRMING, subject.seed + 1, subject.search)
+        yield from attacked(subject, more, earned)
+        yield confirmed(remembering, subject, more)
+        yield replace(confirmed(search, subject, more), check="cheap policy")
 
 
-def attacked(subject: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
+def confirmed(check: Callable[[Subject], Verdict], subject: Subject, more: Subject) -> Verdict:
+    """Return the verdict on some episodes, or on more where it is a failure: 30 answers of two kinds may be lucky."""
+    verdict = check(subject)
+    return check(more) if verdict.failed else verdict
+
+
+def attacked(subject: Subject, more: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
     """Yield the verdicts on all attacks, and put their mean returns into ``earned``."""
     for attack in subject.env.attacks():
         try:
-            records = play_attack(subject.make_env, attack, subject.episodes, seed=subject.seed)
+            yield confirmed(functools.partial(_attacked, attack, earned), subject, more)
         except Stopped as stopped:
             cause = f"a policy that {attack.says} makes episode after episode fail"
             yield Verdict("raises", "fail", cause, str(stopped)[:300])
-        else:
-            earned[attack.name] = mean(records)
-            verdict = judge_attack(subject.env, attack, records, subject.expert, subject.silence)
-            yield replace(verdict, check="cheap policy", evidence=f"{attack.name}: {verdict.evidence}")
+
+
+def _attacked(attack: Attack, earned: dict[str, float], subject: Subject) -> Verdict:
+    records = play_attack(subject.make_env, attack, subject.episodes, seed=subject.seed)
+    earned[attack.name] = mean(records)
+    verdict = judge_attack(subject.env, attack, records, subject.expert, subject.silence)
+    return replace(verdict, check="cheap policy", evidence=f"{attack.name}: {verdict.evidence}")
 
 
 def audit(registration: Registration) -> dict[str, Any]:
