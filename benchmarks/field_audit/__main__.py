@@ -84,13 +84,14 @@ def attacked(subject: Subject, more: Subject, earned: dict[str, float]) -> Itera
     """Yield the verdicts on all attacks, and put their mean returns into ``earned``."""
     for attack in subject.env.attacks():
         try:
-            yield confirmed(functools.partial(_attacked, attack, earned), subject, more)
+            yield confirmed(functools.partial(judged, attack, earned), subject, more)
         except Stopped as stopped:
             cause = f"a policy that {attack.says} makes episode after episode fail"
             yield Verdict("raises", "fail", cause, str(stopped)[:300])
 
 
-def _attacked(attack: Attack, earned: dict[str, float], subject: Subject) -> Verdict:
+def judged(attack: Attack, earned: dict[str, float], subject: Subject) -> Verdict:
+    """Return the verdict on an attack, and put its mean return into ``earned``; ``Stopped`` where episodes fail."""
     records = play_attack(subject.make_env, attack, subject.episodes, seed=subject.seed)
     earned[attack.name] = mean(records)
     verdict = judge_attack(subject.env, attack, records, subject.expert, subject.silence)

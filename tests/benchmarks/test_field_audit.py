@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.field_audit import checks, page
+from benchmarks.field_audit.__main__ import CONFIRMING, EPISODES, confirmed, judged
 from benchmarks.field_audit.registration import RegisteredEnv, Registration, Step
 from benchmarks.field_audit.sources import packages
+from textenvs.attack import always
 from textenvs.audit.contract import play_episodes, secrets
 from textenvs.audit.subject import Subject
 
@@ -137,3 +139,27 @@ def test_tables_count_every_row_once(tmp_path):
 def test_only_selected_packages_are_needed(prefixes, matches):
     (package,) = [package for package in packages() if package.prefix == "gem/"]
     assert package.matches(prefixes.split(",")) == matches
+
+
+class Lopsided:
+    """A question of yes or no that is answered by yes in seven of ten cases."""
+
+    def __init__(self, seed: int) -> None:
+        self.secrets: tuple[str, ...] = ()
+        self.key = "Yes" if np.random.default_rng(seed).random() < 0.7 else "No"
+        self.opening = f"Is {seed} one of them?"
+
+    def reply(self, text: str) -> Step:
+        return Step("", float(text.strip() == self.key), done=True)
+
+    def expert(self, rng: np.random.Generator) -> str:
+        return self.key
+
+
+def test_lucky_policy_is_played_again():
+    registration = Registration("sums/lopsided", "sums", Lopsided, solvable=True, question=True)
+    make_env = functools.partial(RegisteredEnv, registration, 0.5)
+    more = Subject(make_env, CONFIRMING, seed=100)
+    judge = functools.partial(judged, always("yes", "says yes", "Yes", fakes_solving=False), {})
+    lucky = next(subject for seed in range(20) if judge(subject := Subject(make_env, EPISODES, seed=seed)).failed)
+    assert confirmed(judge, lucky, more).status == "pass"
