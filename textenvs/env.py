@@ -21,7 +21,6 @@ import copy
 import inspect
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, Generic, Self
 
 import gymnasium
@@ -30,7 +29,7 @@ from gymnasium.utils import seeding
 
 from .actions import as_reply, marks_of, separated
 from .attack import COMMON, Attack
-from .event_loop import run_in_thread, settle, wait_for
+from .event_loop import finish_in_thread, settle, wait_for
 from .messages import (
     Message,
     Messages,
@@ -104,7 +103,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: The state class of this family.
     state_type: ClassVar[type[EpisodeState]] = EpisodeState
     #: Whether a step may block the thread (a sandbox, a synchronous client); who runs many at once then gives each a
-    #: thread, as ``astep`` does, which would block the loop: cancelled, a call in a thread continues to its end.
+    #: thread. So do ``areset`` and ``astep``, which would block the loop; cancelled, they undo the turn when it ends.
     blocking: ClassVar[bool] = False
     #: Who acts by ``step``, first the one that the opening is for (or ``opening`` sets ``state.role``); of several,
     #: ``info["role"]`` names the one whose turn it is, and a turn may begin that of another (``Turn(role=...)``). Turns
@@ -343,20 +342,20 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     # ------------------------------------------------------------------ async twins
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
-        if self.blocking:
-            return await run_in_thread(partial(self.reset, seed=seed, options=options))
         with self._opened_or_not():
+            if self.blocking:
+                return await finish_in_thread(lambda: wait_for(self._begin_episode(seed, options)))
             return await settle(self._begin_episode(seed, options))
 
     async def astep(self, action: str | Message) -> StepResult:
-        if self.blocking:
-            return await run_in_thread(partial(self.step, action))
         with self._played_or_not():
+            if self.blocking:
+                return await finish_in_thread(lambda: wait_for(self._play(action)))
             return await settle(self._play(action))
 
     async def aclose(self) -> None:
         if self.blocking:
-            await run_in_thread(self.close)
+            await finish_in_thread(self.close)
         elif self._owner:
             await settle(self.cleanup())
 

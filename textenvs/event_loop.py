@@ -7,11 +7,13 @@ same loop, because HTTP clients are bound to theirs. Nothing is started before t
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -77,8 +79,11 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over. Shield the result."""
-    loop = asyncio.get_running_loop()
+    """Run ``call`` in a thread of its own, with the caller's context variables; shield the result.
+
+    ``ended`` is called on the event loop when it is over.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     result: asyncio.Future[Any] = loop.create_future()
     result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
 
@@ -94,7 +99,7 @@ def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = No
             result.set_exception(error)
 
     def work() -> None:
-        value, error = _outcome(call)
+        value, error = context.run(_outcome, call)
         try:
             loop.call_soon_threadsafe(tell, value, error)
         except RuntimeError:  # the loop is closed
@@ -107,6 +112,19 @@ def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = No
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Await the result of ``call`` in a thread of its own; cancelled, the call continues to its end."""
     result: T = await asyncio.shield(in_new_thread(call))
+    return result
+
+
+async def finish_in_thread(call: Callable[[], T]) -> T:
+    """Await the result of ``call`` in a thread of its own; cancelled, wait for its end all the same, and then raise."""
+    running = in_new_thread(call)
+    try:
+        result: T = await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise
     return result
 
 

@@ -1,8 +1,8 @@
 """Parse text as Python without running it, in any thread.
 
 Python before 3.11.8 and 3.12.2 counts how deep the trees of all threads are in one place (CPython's issue 106905): a
-garbage collection in the midst of a parse may let another thread parse, and then the first one ends in a
-``SystemError``. Environments' hooks run in threads, so every parse in a process with threads is made here.
+garbage collection during a parse may let another thread parse, and then the first one ends in a ``SystemError``.
+Environments' hooks run in threads, so every parse in a process with threads is made here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def parse_python(text: str, mode: Literal["exec", "eval"] = "exec") -> ast.Modul
 
     Raises:
         SyntaxError: The text is not Python.
-        ValueError: It has null characters.
+        ValueError: It has null characters (or a SyntaxError, by the version of Python).
         RecursionError, MemoryError: It is nested too deeply.
     """
     try:

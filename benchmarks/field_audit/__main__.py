@@ -45,7 +45,7 @@ from .sources import packages
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "field_audit.jsonl"
 EPISODES, SEARCH = 30, 60
-#: Episodes of a policy that earned too much in those, on other tasks: by these it is judged.
+#: Episodes, on other tasks, that judge a policy which earned too much in the first ones.
 CONFIRMING = 300
 #: Seconds that an environment may take in all.
 LIMIT_S = 600.0
@@ -68,23 +68,27 @@ def verdicts_on(registration: Registration, subject: Subject, earned: dict[str, 
         yield checks.idle(subject, registration.full)
     if registration.solvable:
         yield replace(returns(subject), check="no gain by being right")
-        more = Subject(subject.make_env, CONFIRMING, subject.seed + 1, subject.search)
-        yield from attacked(subject, more, earned)
-        yield confirmed(remembering, subject, more)
-        yield replace(confirmed(search, subject, more), check="cheap policy")
+        larger = Subject(subject.make_env, CONFIRMING, subject.seed + 1, subject.search)
+        yield from attacked(subject, larger, earned)
+        yield confirmed(remembering, subject, larger)
+        # By the same seed the search arrives at the same policy, and judges it by more episodes.
+        yield replace(confirmed(search, subject, replace(larger, seed=subject.seed)), check="cheap policy")
 
 
-def confirmed(check: Callable[[Subject], Verdict], subject: Subject, more: Subject) -> Verdict:
-    """Return the verdict on some episodes, or on more where it is a failure: 30 answers of two kinds may be lucky."""
+def confirmed(check: Callable[[Subject], Verdict], subject: Subject, larger: Subject) -> Verdict:
+    """Return the verdict on a subject, or that on a larger one where it is a failure.
+
+    Answers of yes or no pass a limit by chance in as few as 30 episodes.
+    """
     verdict = check(subject)
-    return check(more) if verdict.failed else verdict
+    return check(larger) if verdict.failed else verdict
 
 
-def attacked(subject: Subject, more: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
+def attacked(subject: Subject, larger: Subject, earned: dict[str, float]) -> Iterator[Verdict]:
     """Yield the verdicts on all attacks, and put their mean returns into ``earned``."""
     for attack in subject.env.attacks():
         try:
-            yield confirmed(functools.partial(judged, attack, earned), subject, more)
+            yield confirmed(functools.partial(judged, attack, earned), subject, larger)
         except Stopped as stopped:
             cause = f"a policy that {attack.says} makes episode after episode fail"
             yield Verdict("raises", "fail", cause, str(stopped)[:300])

@@ -24,7 +24,7 @@ GROUPS = {
         "memorised answers": "so does a table of right answers to other tasks",
         **FORMS,
         "no gain by being right": "the answer key earns no more than silence or random replies",
-        "shows a secret": "what has to be guessed is in an observation",
+        "shows a secret": "what has to be guessed is in an observation (no package names it, so it was not checked)",
     },
     "robustness": {
         "raises": "a reply makes it raise an exception",
@@ -77,7 +77,8 @@ def tables(rows: Sequence[Row]) -> str:
             table(["package", "audited", *GROUPS, "any"], _by_package(whole)),
             "**Findings by kind.**",
             table(["group", "finding", "what it says", "environments"], _by_kind(whole)),
-            "**All environments.** Returns are means over 30 episodes; an empty one has no answer key. The times "
+            "**All environments.** Returns are means over 30 episodes, or over 300 where an attack earned too much in "
+            "those; an empty one has no answer key. The times "
             "are those of an episode's beginning and of a reply.",
             table(
                 ["environment", "silence", "answer key", "best attack", "ms", "MiB", "findings"],

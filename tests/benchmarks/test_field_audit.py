@@ -18,6 +18,7 @@ from benchmarks.field_audit.registration import RegisteredEnv, Registration, Ste
 from benchmarks.field_audit.sources import packages
 from textenvs.attack import always
 from textenvs.audit.contract import play_episodes, secrets
+from textenvs.audit.search import search
 from textenvs.audit.subject import Subject
 
 
@@ -156,10 +157,24 @@ class Lopsided:
         return self.key
 
 
+def key_of(talk):
+    return Lopsided(int(talk[-1]["content"].split()[1])).key
+
+
 def test_lucky_policy_is_played_again():
     registration = Registration("sums/lopsided", "sums", Lopsided, solvable=True, question=True)
     make_env = functools.partial(RegisteredEnv, registration, 0.5)
-    more = Subject(make_env, CONFIRMING, seed=100)
+    larger = Subject(make_env, CONFIRMING, seed=100)
     judge = functools.partial(judged, always("yes", "says yes", "Yes", fakes_solving=False), {})
     lucky = next(subject for seed in range(20) if judge(subject := Subject(make_env, EPISODES, seed=seed)).failed)
-    assert confirmed(judge, lucky, more).status == "pass"
+    assert confirmed(judge, lucky, larger).status == "pass"
+    knowing = functools.partial(judged, always("key", "knows", key_of, fakes_solving=False), {})
+    assert confirmed(knowing, lucky, larger).status == "fail"
+
+
+def test_search_judges_its_first_policy_again():
+    registration = Registration("sums/lopsided", "sums", Lopsided, solvable=True, question=True)
+    subject = Subject(functools.partial(RegisteredEnv, registration, 0.0), EPISODES, search=20)
+    evidence = [search(replace(subject, episodes=episodes)).evidence for episodes in (EPISODES, CONFIRMING)]
+    first, second = (text.partition(": mean return")[0] for text in evidence)
+    assert first == second != ""

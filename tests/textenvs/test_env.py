@@ -1,8 +1,10 @@
 """The environment contract, on toy environments with plain, asynchronous and blocking hooks."""
 
 import asyncio
+import contextvars
 import copy
 import pickle
+import threading
 
 import gymnasium
 import numpy as np
@@ -409,18 +411,43 @@ def test_synchronous_call_in_async_hook_raises():
     env.step("no")
 
 
+class Waiting(BlockingGuess):
+    """Its hooks wait for the background loop, and note whether they find the caller's context variable."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.noted = []
+
+    def wait(self):
+        submit(asyncio.sleep(0)).result(60)
+        self.noted.append(CALLER.get("nobody"))
+
+    def opening(self, task):
+        self.wait()
+        return super().opening(task)
+
+    def respond(self, reply):
+        self.wait()
+        return super().respond(reply)
+
+    def cleanup(self):
+        self.wait()
+        super().cleanup()
+
+
+CALLER = contextvars.ContextVar("CALLER")
+
+
 def test_blocking_environment_never_blocks_the_loop():
-    class Waiting(BlockingGuess):
-        def respond(self, reply):
-            submit(asyncio.sleep(0)).result(60)
-            return Guess.respond(self, reply)
 
     class Outer(AsyncGuess):
         inner = Waiting()
 
         async def respond(self, reply):
+            CALLER.set("outer")
             await self.inner.areset(seed=0)
             await self.inner.astep("no")
+            await self.inner.fork().aclose()
             await self.inner.aclose()
             return Guess.respond(self, reply)
 
@@ -428,6 +455,36 @@ def test_blocking_environment_never_blocks_the_loop():
     env.reset(seed=0)
     env.step("no")
     assert env.inner.state.assistant_turns == 1
+    assert env.inner.noted == ["outer"] * 3  # the fork cleans nothing up
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_cancelled_blocking_turn_is_undone(times):
+    class Slow(BlockingGuess):
+        began, goes_on = threading.Event(), threading.Event()
+
+        def respond(self, reply):
+            self.state.guesses.append("half a turn")
+            self.began.set()
+            assert self.goes_on.wait(60)
+            return super().respond(reply)
+
+    env = Slow()
+    await env.areset(seed=0)
+    before = env.snapshot()
+    step = asyncio.ensure_future(env.astep("no"))
+    while not env.began.is_set():
+        await asyncio.sleep(0.001)
+    for _ in range(times):
+        step.cancel()
+        await asyncio.sleep(0.001)
+    assert not step.done()  # the thread is in the environment
+    env.goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert env.snapshot() == before
+    await env.astep("no")
+    assert env.state.guesses == ["half a turn", "no"]
 
 
 # ------------------------------------------------------------------ closing and rendering

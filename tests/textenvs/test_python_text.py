@@ -49,14 +49,26 @@ def test_collections_may_parse_in_between(lines):
     assert gc.isenabled()
 
 
-def test_collector_that_is_off_stays_off():
-    gc.disable()
+@pytest.mark.parametrize("enabled", [True, False])
+def test_interrupted_parse_leaves_collector_alone(enabled, monkeypatch):
+    """Interrupt one parse in every version of Python, also in those that count each thread's depth apart."""
+    parse, calls = ast.parse, list[bool]()
+
+    def interrupted_once(text: str, mode: str) -> ast.AST:
+        calls.append(gc.isenabled())
+        if len(calls) == 1:
+            raise SystemError("AST constructor recursion depth mismatch (before=42, after=39)")
+        return parse(text, mode=mode)
+
+    monkeypatch.setattr(ast, "parse", interrupted_once)
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
     try:
-        with interrupted():
-            parse_python("f(x, [y])\n" * 50)
-        assert not gc.isenabled()
+        assert len(parse_python("f(x, [y])\n" * 50).body) == 50
+        assert gc.isenabled() is enabled
     finally:
-        gc.enable()
+        (gc.enable if before else gc.disable)()
+    assert calls == [enabled, False]
 
 
 @pytest.mark.parametrize("text", ["1 +", "a\0b", "f()", "x"])
@@ -67,7 +79,8 @@ def test_errors_are_those_of_ast(text):
         parse_literal(text)
 
 
-def test_rooms_parse_nowhere_else():
-    files = [path for room in ("textenvs", "trainers") for path in (ROOT / room).rglob("*.py")]
-    parsing = {path for path in files if re.search(r"\bast\.parse\(", path.read_text("utf-8"))}
+def test_packages_parse_nowhere_else():
+    files = [path for package in ("textenvs", "trainers") for path in (ROOT / package).rglob("*.py")]
+    calls = re.compile(r"\bast\.parse\(|\bast\.literal_eval\((?:text|repr|str|value)\b|PyCF_ONLY_AST")
+    parsing = {path for path in files if calls.search(path.read_text("utf-8"))}
     assert {path.relative_to(ROOT).as_posix() for path in parsing} - WORKERS == {"textenvs/python_text.py"}

@@ -7,7 +7,6 @@ A call that cannot be run becomes an observation for the model: the problem, and
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
 from collections.abc import Mapping, Sequence
@@ -176,8 +175,7 @@ async def _run(ready: _Ready) -> ToolResult:
             if tool.is_async:
                 return await _run_async(ready)
             # A thread of its own: one that hangs takes no other call's place.
-            work = functools.partial(contextvars.copy_context().run, _run_plain, ready)
-            return await run_in_thread(work)
+            return await run_in_thread(functools.partial(_run_plain, ready))
     except TimeoutError:
         if not clock.expired():
             raise

@@ -20,7 +20,7 @@ from ..collab.env import Collab
 from ..collab.tasks import Goal
 from ..collab.user import Check
 from .attacks import ATTACKS
-from .scoring import Assertion, CodeScore, Test, pass_rate
+from .scoring import MOST_SLOW, Assertion, CodeScore, Test, pass_rate
 from .script import SCRIPT
 from .tasks import FAMILY
 from .unit_tests import reference_program, unit_tests_of
@@ -86,16 +86,16 @@ class CollabCode(Collab):
         tests = unit_tests_of(task)
         if not any(isinstance(test, Assertion) for test in tests):
             return tests
-        score = await self._test(reference_program(task.ground_truth), tests)
+        score = await self._test(reference_program(task.ground_truth), tests, most_slow=None)
         judged = zip(tests, score.outcomes, strict=True)
         return [test for test, outcome in judged if outcome.passed or not isinstance(test, Assertion)]
 
-    async def _test(self, program: str, tests: Sequence[Test]) -> CodeScore:
+    async def _test(self, program: str, tests: Sequence[Test], most_slow: int | None = MOST_SLOW) -> CodeScore:
         key = digest(program, tests, self.sandbox, self.sandbox.seed, self.timeout_s)
         if key in _tested:
             return _tested[key]
         try:
-            score = await pass_rate(program, tests, self.sandbox, timeout_s=self.timeout_s)
+            score = await pass_rate(program, tests, self.sandbox, timeout_s=self.timeout_s, most_slow=most_slow)
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
         if not any(outcome.late for outcome in score.outcomes):

@@ -98,8 +98,8 @@ def _run_question(first: Any) -> Any:
     _limit(order["cpu_s"])
     reports: list[Any] = []
     for test in order["tests"]:
-        slow = sum(report["late"] for report in reports) >= order["most_late"]
-        reports.append(_report(None, order["not_run"], True) if slow else _one(order, test, answers, first))
+        stopped = order["most_slow"] is not None and sum(map(_is_slow, reports)) >= order["most_slow"]
+        reports.append(_report(None, order["not_run"], "slow") if stopped else _one(order, test, answers, first))
     _write_all(answers, reports)
     first.send(_NEXT if order["stays"] else _LAST)
     os._exit(0)
@@ -149,7 +149,7 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if late:
-        return _report(None, f"It took longer than {order['timeout_s']:g} s.", True)
+        return _report(None, f"It took longer than {order['timeout_s']:g} s.", "slow")
     try:
         answer = json.loads(text)
         value, error = answer["value"], answer["error"]
@@ -158,15 +158,23 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
-        return _report(None, f"The program ended {how} before the test did.", True)
+        limited = "slow" if code == -signal.SIGXCPU else "late"
+        return _report(None, f"The program ended {how} before the test did.", limited)
     if any(not isinstance(part, (str, type(None))) or len(part or "") > order["most"] for part in (value, error)):
         return _report(None, "The result is too long.")
     return _report(value, error)
 
 
-def _report(value: Any, error: Any, late: bool = False) -> Any:
-    """Return a test's ``value`` (by ``repr``) or ``error``, neither where code passed, and whether it was ``late``."""
-    return {"value": value, "error": error, "late": late}
+def _report(value: Any, error: Any, stopped: Any = None) -> Any:
+    """Return a test's ``value`` (by ``repr``) or ``error``, neither where code passed.
+
+    ``stopped``: ``"slow"``, where a limit of time ended it; ``"late"``, where it ended otherwise before its time.
+    """
+    return {"value": value, "error": error, "stopped": stopped}
+
+
+def _is_slow(report: Any) -> Any:
+    return report["stopped"] == "slow"
 
 
 def _write_all(fd: Any, message: Any) -> Any:

@@ -30,9 +30,9 @@ from ...text import excerpt
 _HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8") + "\n\nmain()\n"
 _REPORT_BYTES = 20_000
 _MARGIN_S = 10.0  # for the sandbox's own work on a program
-#: Tests that a limit may stop before the later ones of their kind are not run.
-_MOST_LATE = 2
-_NOT_RUN = f"It was not run: {_MOST_LATE} tests before it took too long."
+#: Tests of a submitted program that may take too long before the later ones of their kind are not run.
+MOST_SLOW = 2
+_NOT_RUN = "It was not run, because tests before it took too long."
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ class Outcome:
 
     passed: bool
     message: str = ""
-    late: bool = False  # stopped by the clock, so that it may pass when run again
+    late: bool = False  # it did not come to its end, so that it may pass when run again
+    slow: bool = False  # it took too long
 
 
 @dataclass(frozen=True)
@@ -107,24 +108,28 @@ class CodeScore:
         return self.passed / len(self.outcomes)
 
 
-async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
+async def pass_rate(
+    program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0, most_slow: int | None = MOST_SLOW
+) -> CodeScore:
     """Run ``program`` against ``tests``, of which there is at least one.
 
     Every test has a process of its own. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall time
-    of one. After two that a limit stopped, the later ones of the same kind fail without being run: a program without
-    an end would keep a core for as long as all its tests may take. A SandboxFailure says nothing about the program.
+    of one. After ``most_slow`` that took too long, the later ones of the same kind fail without being run, because a
+    program without an end would keep a core for as long as all its tests may take; ``None``: all are run. A
+    SandboxFailure says nothing about the program.
     """
     outcomes: dict[int, Outcome] = {}
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
         inside = [i for i, test in enumerate(tests) if isinstance(test, kind)]
         if inside:
-            results = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s)
+            results = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s, most_slow)
             outcomes.update(zip(inside, results, strict=True))
     limits = replace(sandbox.limits, wall_s=max(timeout_s, 0.1))
     for i, test in enumerate(tests):
         if isinstance(test, InputOutput):
-            if sum(outcomes[j].late for j in range(i) if isinstance(tests[j], InputOutput)) >= _MOST_LATE:
-                outcomes[i] = Outcome(False, _NOT_RUN, late=True)
+            slow = sum(outcomes[j].slow for j in range(i) if isinstance(tests[j], InputOutput))
+            if most_slow is not None and slow >= most_slow:
+                outcomes[i] = Outcome(False, _NOT_RUN, late=True, slow=True)
                 continue
             result = await sandbox.run(program, stdin=test.stdin, limits=limits)
             outcomes[i] = _compare_output(result, test)
@@ -146,7 +151,9 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
     return tests
 
 
-async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
+async def _inside(
+    program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float, most_slow: int | None
+) -> list[Outcome]:
     if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:
         return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
     requests = [
@@ -158,7 +165,7 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
     ]
     stays = sandbox.backend != "unsafe"
     order = {"program": program, "tests": requests, "timeout_s": timeout_s, "most": _REPORT_BYTES}
-    order |= {"most_late": _MOST_LATE, "not_run": _NOT_RUN}
+    order |= {"most_slow": most_slow, "not_run": _NOT_RUN}
     order |= {"cpu_s": sandbox.limits.cpu_s, "stays": stays}
     within = len(tests) * (timeout_s + 0.5) + _MARGIN_S
     reports: list[dict[str, Any]] = []
@@ -198,7 +205,8 @@ def free_names(source: str) -> tuple[str, ...]:
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
     """Read a test's report. The text of a value is the program's own, and may say anything."""
     if report["error"] is not None:
-        return Outcome(False, report["error"], late=report["late"])
+        stopped = report["stopped"]
+        return Outcome(False, report["error"], late=stopped is not None, slow=stopped == "slow")
     if isinstance(test, Assertion):
         return Outcome(True)
     assert isinstance(test, Call)
@@ -215,7 +223,7 @@ def _compare_output(result: SandboxResult, test: InputOutput) -> Outcome:
     if not result.ok:
         last = result.stderr.strip().rpartition("\n")[2]
         message = result.reason or last or f"It ended with exit code {result.exit_code}."
-        return Outcome(False, message, late=result.status in ("timeout", "memory"))
+        return Outcome(False, message, late=result.status in ("timeout", "memory"), slow=result.status == "timeout")
     if _lines(result.stdout) == _lines(test.stdout):
         return Outcome(True)
     return Outcome(False, f"It prints {excerpt(result.stdout)}")

@@ -1,8 +1,10 @@
 """Pass rates: the right programs pass, and nothing else does."""
 
+from dataclasses import replace
+
 import pytest
 from code_cheats import CHEATS
-from sandbox_boxes import box_of
+from sandbox_boxes import SMALL, box_of
 
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput, pass_rate, unit_tests
 from textenvs.event_loop import wait_for
@@ -92,8 +94,9 @@ def test_hanging_test_costs_no_other(box):
 
 
 @pytest.mark.parametrize("kind", [Call, Assertion, InputOutput])
-def test_two_hanging_tests_end_the_run(box, kind):
+def test_two_hanging_tests_end_the_run(kind):
     """A program without an end keeps a core for two tests, and not for as many as there are."""
+    box = box_of(limits=replace(SMALL, cpu_s=60))  # the clock is the limit that it meets
     function = "def f(x):\n    while x in (1, 2): pass\n    return x\n"
     program = f"{function}if __name__ == '__main__':\n    print(f(int(input())))"
     of_kind = {
@@ -102,11 +105,18 @@ def test_two_hanging_tests_end_the_run(box, kind):
         InputOutput: lambda i: InputOutput(str(i), str(i)),
     }
     numbers = [0, 1, 3, 2, 4, 1, 5]
-    score = pass_rate_now(program, [of_kind[kind](i) for i in numbers], box, timeout_s=0.7)
+    score = pass_rate_now(program, [of_kind[kind](i) for i in numbers], box, timeout_s=2)
     assert [outcome.passed for outcome in score.outcomes] == [True, False, True, False, False, False, False]
     assert [("not run" in outcome.message) for outcome in score.outcomes] == [False] * 4 + [True] * 3
     beside = Call("f(4)", 4) if kind is not Call else Assertion("assert f(4) == 4")
-    assert pass_rate_now(program, [*map(of_kind[kind], [1, 2]), beside], box, timeout_s=0.7).outcomes[2].passed
+    assert pass_rate_now(program, [*map(of_kind[kind], [1, 2]), beside], box, timeout_s=2).outcomes[2].passed
+
+
+@pytest.mark.parametrize("kind", [Call, Assertion])
+def test_crashes_cost_no_other_test(box, kind):
+    program = "import os\ndef f(x):\n    if x < 3: os._exit(3)\n    return x"
+    tests = [Call(f"f({i})", i) if kind is Call else Assertion(f"assert f({i}) == {i}") for i in range(6)]
+    assert [outcome.passed for outcome in pass_rate_now(program, tests, box).outcomes] == [False] * 3 + [True] * 3
 
 
 def test_tests_do_not_see_each_other(box):

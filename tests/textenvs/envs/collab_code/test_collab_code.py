@@ -8,6 +8,7 @@ from collab_cases import no_sandbox
 
 import textenvs
 from textenvs.envs.collab_code.scoring import pass_rate
+from textenvs.event_loop import wait_for
 from textenvs.sandbox import SandboxFailure
 from textenvs.task import TaskError
 
@@ -103,6 +104,20 @@ def test_unit_test_rows_are_judged_from_outside(tmp_path):
     path.write_text(json.dumps(only_shared))
     with pytest.raises(TaskError, match="the reference program passes none of its tests"):
         started(tasks=str(path))
+
+
+def test_slow_reference_keeps_all_tests(tmp_path):
+    """What the reference does not pass is not judged, so its own tests must all be run."""
+    program = "def f(x):\n    while x < 2: pass\n    return x"
+    methods = "".join(f"    def test_{i}(self):\n        self.assertEqual(f({i}), {i})\n" for i in range(5))
+    module = f"import unittest\nclass T(unittest.TestCase):\n{methods}"
+    completion = {"answer": program, "test": module, "entry_point": "f"}
+    row = {"single_turn_prompt": "Write f(x).", "single_turn_completion": json.dumps(completion)}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    env = started(tasks=str(path), timeout_s=0.7)
+    assert score(env, "def f(x): return x") == 1.0
+    assert len(wait_for(env._tests_of(env.task))) == 3
 
 
 def test_sandbox_failure_fails_episode(monkeypatch):
