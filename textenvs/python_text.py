@@ -46,7 +46,7 @@ def parse_literal(text: str) -> Any:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
+    enabled = gc.isenabled()  # what another thread sets meanwhile is undone, which is seldom and harmless
     gc.disable()
     try:
         yield

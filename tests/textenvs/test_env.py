@@ -412,7 +412,7 @@ def test_synchronous_call_in_async_hook_raises():
 
 
 class Waiting(BlockingGuess):
-    """Its hooks wait for the background loop, and note whether they find the caller's context variable."""
+    """Wait for the background loop in each hook, and note what it finds in the caller's context variable."""
 
     def __init__(self, **options):
         super().__init__(**options)

@@ -34,7 +34,7 @@ MAX_DIGITS = 100
 _MINUS = "-\u2212\u2010\u2011\u2012\u2013"  # hyphen-minus, the minus sign, and the dashes that stand in for it
 _CURRENCY = "$\u20ac\u00a3\u00a5\u20b9"
 # The sign may stand before or after the currency ("-$5", "$-5"), and counts only where neither an operand nor another
-# sign is on its left.
+# minus stands right before it.
 _NUMBER = (
     rf"(?P<sign>(?:(?<![{_MINUS}\w.)%])[{_MINUS}])?[{_CURRENCY}]?|[{_CURRENCY}][{_MINUS}])"
     r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))"

@@ -107,7 +107,7 @@ def test_unit_test_rows_are_judged_from_outside(tmp_path):
 
 
 def test_slow_reference_keeps_all_tests(tmp_path):
-    """What the reference does not pass is not judged, so its own tests must all be run."""
+    """Run all tests of the reference, because those that it does not pass are not judged."""
     program = "def f(x):\n    while x < 2: pass\n    return x"
     methods = "".join(f"    def test_{i}(self):\n        self.assertEqual(f({i}), {i})\n" for i in range(5))
     module = f"import unittest\nclass T(unittest.TestCase):\n{methods}"
