@@ -8,6 +8,7 @@ as well: the program does what another option says.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -239,14 +240,23 @@ class Variant:
             )
         return faults
 
+    @functools.cached_property
+    def _renamings(self) -> dict[str, str]:
+        """Texts with the drawn identifiers, by the template's texts: faults need the same ones again and again."""
+        return {}
+
     def _renamed(self, program: str) -> str:
         """Replace identifiers, but not in lines of comments, and not in ``@names@``."""
-        word = re.compile(rf"(?<![@\w])(?<!\s-)({'|'.join(self.identifiers)})(?![@\w]){_NO_FILE}")
-        lines = (
-            line if line.lstrip().startswith(_COMMENTS) else word.sub(lambda match: self.identifiers[match[1]], line)
-            for line in program.split("\n")
-        )
-        return "\n".join(lines)
+        if program not in self._renamings:
+            word = re.compile(rf"(?<![@\w])(?<!\s-)({'|'.join(self.identifiers)})(?![@\w]){_NO_FILE}")
+            lines = (
+                line
+                if line.lstrip().startswith(_COMMENTS)
+                else word.sub(lambda match: self.identifiers[match[1]], line)
+                for line in program.split("\n")
+            )
+            self._renamings[program] = "\n".join(lines)
+        return self._renamings[program]
 
 
 def _edit_of_lines(
