@@ -53,5 +53,13 @@ class SimulatedClockLoop(asyncio.SelectorEventLoop):
 
 def run_simulated(main: Coroutine[Any, Any, _T]) -> _T:
     """Run ``asyncio.run`` on simulated time."""
+    results: list[_T] = []
+
+    async def run() -> None:
+        results.append(await main)
+
+    # Without a result of the task: Python 3.11 writes the task out as text when it takes its signal handler back, and
+    # with it the result, which for thousands of episodes takes longer than the simulation.
     with asyncio.Runner(loop_factory=SimulatedClockLoop) as runner:
-        return runner.run(main)
+        runner.run(run())
+    return results[0]
