@@ -155,6 +155,18 @@ def test_faults_of_many_seeds(name):
         audit(name, seed)
 
 
+def test_identifiers_are_drawn_outside_comments():
+    program = "count = total = 0\n# count and total\nprint(counter, count, @count@)\nwc --lines -count\n"
+    texts = set()
+    for seed in range(5):
+        variant = variation.Variant.draw(random.Random(seed), [], "count total", {"count": "here"})
+        count, total = variant.identifiers["count"], variant.identifiers["total"]
+        text = f"{count} = {total} = 0\n# count and total\nprint(counter, {count}, here)\nwc --lines -count\n"
+        assert variant.text(program) == variant.text(program) == text
+        texts.add(text)
+    assert len(texts) == 5
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_drawing_is_deterministic(name):
     one, other = (TEMPLATES[name](random.Random(5)) for _ in range(2))
