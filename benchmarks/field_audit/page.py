@@ -24,7 +24,7 @@ GROUPS = {
         "memorised answers": "so does a table of right answers to other tasks",
         **FORMS,
         "no gain by being right": "the answer key earns no more than silence or random replies",
-        "shows a secret": "what has to be guessed is in an observation (no package names it, so it was not checked)",
+        "shows a secret": "what has to be guessed is in an observation",
     },
     "robustness": {
         "raises": "a reply makes it raise an exception",
@@ -106,9 +106,11 @@ def _share(count: int, total: int) -> str:
 
 def _by_kind(whole: Sequence[Row]) -> Iterable[list[str]]:
     counts = Counter(kind for row in whole for kind in findings(row))
+    verdicts = [verdict for row in whole for verdict in row.get("verdicts", ())]
+    unchecked = {verdict[0] for verdict in verdicts} - {verdict[0] for verdict in verdicts if verdict[1] != "skipped"}
     for group, kinds in GROUPS.items():
         for kind, says in kinds.items():
-            yield [group, kind, says, str(counts[kind])]
+            yield [group, kind, says, "not checked" if kind in unchecked else str(counts[kind])]
 
 
 def _by_environment(whole: Sequence[Row]) -> Iterable[list[str]]:

@@ -411,6 +411,9 @@ def test_synchronous_call_in_async_hook_raises():
     env.step("no")
 
 
+CALLER = contextvars.ContextVar("CALLER")
+
+
 class Waiting(BlockingGuess):
     """Wait for the background loop in each hook, and note what it finds in the caller's context variable."""
 
@@ -435,11 +438,7 @@ class Waiting(BlockingGuess):
         super().cleanup()
 
 
-CALLER = contextvars.ContextVar("CALLER")
-
-
 def test_blocking_environment_never_blocks_the_loop():
-
     class Outer(AsyncGuess):
         inner = Waiting()
 

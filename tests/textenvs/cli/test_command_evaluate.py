@@ -67,7 +67,7 @@ def test_a_table_without_a_folder(capsys, workdir):
     status, out, err = command(capsys, *BASE, "--policy", "expert", "--num-tasks", "20", "--samples", "2")
     assert (status, err) == (0, "")
     assert out.startswith(
-        "textenv/gsm8k-interact (version 4) level=easy split=test\npolicy: script expert\n20 tasks x 2 = 40"
+        "textenv/gsm8k-interact (version 5) level=easy split=test\npolicy: script expert\n20 tasks x 2 = 40"
     )
     assert re.search(r"^success +100\.0% +8\d\.\d% to 100\.0%$", out, re.MULTILINE)
     assert re.search(r"^pass\^2 +100\.0%", out, re.MULTILINE)

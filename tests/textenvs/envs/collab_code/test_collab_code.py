@@ -115,9 +115,8 @@ def test_slow_reference_keeps_all_tests(tmp_path):
     row = {"single_turn_prompt": "Write f(x).", "single_turn_completion": json.dumps(completion)}
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row))
-    env = started(tasks=str(path), timeout_s=0.7)
-    assert score(env, "def f(x): return x") == 1.0
-    assert len(wait_for(env._tests_of(env.task))) == 3
+    env = textenvs.make("textenv/collab-code", tasks=str(path), timeout_s=2.0)
+    assert len(wait_for(env._tests_of(env.tasks[0]))) == 3
 
 
 def test_sandbox_failure_fails_episode(monkeypatch):
